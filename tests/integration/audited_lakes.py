@@ -50,14 +50,14 @@ class AuditedLake(SmallPipeline):
         self.write_file()
 
     def write_file(self, **changes: object) -> None:
-        told: dict[str, object] = {
+        document: dict[str, object] = {
             "pipeline": self.table,
             "source": {"kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}},
             "sink": {"iceberg": {"table": self.name()}},
             "ledger": {"sqlite": "clicks.ledger"},
             **changes,
         }
-        self.file.write_text(yaml.safe_dump({name: each for name, each in told.items() if each is not None}))
+        self.file.write_text(yaml.safe_dump({name: each for name, each in document.items() if each is not None}))
 
     def write_sink(self, **iceberg: object) -> None:
         self.write_file(sink={"iceberg": iceberg})

@@ -1,4 +1,4 @@
-"""Tables and rows for the tests of the ClickHouse sink, and a proxy that loses what it is told to lose."""
+"""Tables and rows for the tests of the ClickHouse sink, and a proxy that loses what a test chooses."""
 
 from __future__ import annotations
 

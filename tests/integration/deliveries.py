@@ -1,6 +1,6 @@
 """Whole runs for tests: a pipeline from Kafka to ClickHouse on Spark, watched, and an oracle that reads the table itself.
 
-The oracle uses none of landonce's code and no client library of ClickHouse: plain HTTP, plain SQL, and what the broker told the producer.
+The oracle uses none of landonce's code and no client library of ClickHouse: plain HTTP, plain SQL, and what the broker reported to the producer.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Site:
     table: str
     topics: Sequence[str] = ()
 
-    def told(self, **sections: Any) -> dict[str, Any]:
+    def document(self, **sections: Any) -> dict[str, Any]:
         """The pipeline file as a mapping; keyword arguments change a section or add to it."""
         base: dict[str, Any] = {
             "pipeline": f"p-{self.table}",
@@ -114,7 +114,7 @@ class Site:
         return base
 
     def config(self, **sections: Any) -> Pipeline:
-        return parse(yaml.safe_dump(self.told(**sections)), self.file)
+        return parse(yaml.safe_dump(self.document(**sections)), self.file)
 
     @property
     def file(self) -> Path:
@@ -125,7 +125,7 @@ class Site:
         return self.folder / "dead"
 
     def write_file(self, **sections: Any) -> Path:
-        self.file.write_text(yaml.safe_dump(self.told(**sections)))
+        self.file.write_text(yaml.safe_dump(self.document(**sections)))
         return self.file
 
     def ask(self, query: str) -> list[dict[str, Any]]:

@@ -27,19 +27,19 @@ class Operated(SmallPipeline):
 
     def __init__(self, kafka: LocalKafka, folder: Path, topic: str) -> None:
         super().__init__(kafka, None, folder, topic, "pipe")  # type: ignore[arg-type]
-        self.told: dict[str, object] = {}
+        self.options: dict[str, object] = {}
 
     def write_sink(self, schema: str = "", transform: object = None, **changes: object) -> None:
         """What was said of the sink before stays said."""
-        self.told |= changes
+        self.options |= changes
         kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}
-        told = {
+        document = {
             "pipeline": "pipe",
             "source": {"kafka": {**kafka, "schema": schema} if schema else kafka},
-            "sink": {"iceberg": self.told},
+            "sink": {"iceberg": self.options},
             **({"transform": transform} if transform else {}),
         }
-        self.file.write_text(yaml.safe_dump(told))
+        self.file.write_text(yaml.safe_dump(document))
 
     def send(self, ids: Iterable[int], kind: str = "a", partition: int = 0) -> None:
         self.produce((json.dumps({"id": each, "kind": kind}).encode() for each in ids), partition)
@@ -84,5 +84,5 @@ class Operated(SmallPipeline):
 
     def noted(self, name: str = "db.t", branch: str = "main") -> list[str]:
         """What operators decided, where the table is the ledger."""
-        told = json.loads(self.held(name).properties.get(f"landonce.pipe.{branch}.journal", "[]"))
-        return [action for _, action, _ in told]
+        journal = json.loads(self.held(name).properties.get(f"landonce.pipe.{branch}.journal", "[]"))
+        return [action for _, action, _ in journal]

@@ -62,14 +62,14 @@ class SmallPipeline:
         return self.folder / "dead"
 
     def write_file(self, **changes: object) -> None:
-        told: dict[str, object] = {
+        document: dict[str, object] = {
             "pipeline": self.table,
             "source": {"kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}},
             "sink": {"clickhouse": {"url": self.clickhouse.url, "table": self.table}},
             "ledger": {"sqlite": "clicks.ledger"},
             **changes,
         }
-        self.file.write_text(yaml.safe_dump(told))
+        self.file.write_text(yaml.safe_dump(document))
 
     def make_table(
         self, columns: str = "id Int64", settings: str = "non_replicated_deduplication_window = 10000"

@@ -104,16 +104,16 @@ class Site:
             return delivered
 
         for number in range(count):
-            told = word(number)
-            value = json.dumps({"id": number, "word": told})
+            text = word(number)
+            value = json.dumps({"id": number, "word": text})
             producer.produce(
-                topic or self.topics[0], value.encode(), partition=number % partitions, on_delivery=note(number, told)
+                topic or self.topics[0], value.encode(), partition=number % partitions, on_delivery=note(number, text)
             )
         assert producer.flush(60) == 0
 
-    def once(self, **told: Any) -> ExactlyOnce:
+    def once(self, **options: Any) -> ExactlyOnce:
         return landonce.exactly_once(
-            self.sink, self.ledger, **{"name": self.name, "block_rows": self.block_rows, **told}
+            self.sink, self.ledger, **{"name": self.name, "block_rows": self.block_rows, **options}
         )
 
     def stream(self, *, per_trigger: int | None = None, start: str = "earliest", **options: str) -> DataFrame:
@@ -192,22 +192,22 @@ def opener(
 ) -> Open:
     """`opener(…)(kind)` makes a query's surroundings: "clickhouse", "postgres" or "sqlite"."""
 
-    def open_(kind: str, topics: int = 1, partition_by: str = "", **told: Any) -> Site:
+    def open_(kind: str, topics: int = 1, partition_by: str = "", **settings: Any) -> Site:
         names = tuple(new_topic(partitions=2) for _ in range(topics))
         here = (spark, kafka.bootstrap_servers, names, folder)
         if kind == "sqlite":
             path = folder / "target.db"
             sink = landonce.sql(f"sqlite:///{path}", "events", create=True)
-            return Site(*here, sink, lambda: in_sqlite(path), **told)
+            return Site(*here, sink, lambda: in_sqlite(path), **settings)
         if kind == "postgres":
             url = request.getfixturevalue("new_database")()
-            return Site(*here, landonce.sql(url, "events", create=True), lambda: in_postgres(url), **told)
+            return Site(*here, landonce.sql(url, "events", create=True), lambda: in_postgres(url), **settings)
         server: LocalClickHouse = request.getfixturevalue("clickhouse")
         table = new_table()
         server.ask(TABLE.format(table, partition_by))
         sink = landonce.clickhouse(server.url, table, deadline=2.5)
         ledger = f"sqlite:///{folder / 'ledger'}"
-        return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **told)
+        return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **settings)
 
     return open_
 

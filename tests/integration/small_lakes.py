@@ -23,7 +23,7 @@ from landonce.sinks.pipeline_file import load
 
 
 class Heard(Silent):
-    """What a run told of its troubles."""
+    """What a run reported of its troubles."""
 
     def __init__(self) -> None:
         self.troubles: list[str] = []
@@ -34,7 +34,7 @@ class Heard(Silent):
 
 @dataclass
 class SmallLake:
-    """One topic, one pipeline file, one catalog: the embedded one, unless told otherwise."""
+    """One topic, one pipeline file, one catalog: the embedded one by default."""
 
     kafka: LocalKafka
     folder: Path
@@ -61,7 +61,7 @@ class SmallLake:
         if self.schema is not None:
             kafka["schema"] = self.schema
         catalog = {"catalog": self.properties} if self.properties else {}
-        told = {
+        document = {
             "pipeline": self.name,
             "source": {"kafka": kafka},
             "sink": {"iceberg": {**catalog, **iceberg}},
@@ -69,7 +69,7 @@ class SmallLake:
             "dead_letters": {"path": f"dead-{self.name}"},
             **more,
         }
-        self.file.write_text(yaml.safe_dump(told))
+        self.file.write_text(yaml.safe_dump(document))
 
     def produce(self, values: Iterable[Any], partition: int = 0, timestamp: int = 0) -> None:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})

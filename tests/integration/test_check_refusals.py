@@ -268,10 +268,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, i
     watching, patch = Watching(), pytest.MonkeyPatch()
     patch.setattr(Retention, "findings", lambda *_: ())
     patch.chdir(folder)
-    for name, told in FILES.items():
+    for name, parts in FILES.items():
         file = folder / "p.yaml"
         kafka = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "schema": SCHEMA}
-        sections = {"pipeline": name.replace(", ", "-").replace(" ", "-"), "source": {"kafka": kafka}, **told}
+        sections = {"pipeline": name.replace(", ", "-").replace(" ", "-"), "source": {"kafka": kafka}, **parts}
         file.write_text(yaml.safe_dump(sections))
         with watching:
             parts = replace(open_parts(load(file)), broker=Brokers())  # type: ignore[arg-type]
@@ -284,8 +284,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, i
 
 
 def test_every_refusal_is_asked_for_by_a_check(asked: set[tuple[str, int]]) -> None:
-    """Whoever adds a refusal has the check run it, or says here why it cannot."""
-    left, listed = unasked(asked), [site for told in UNKNOWABLE.values() for site in told.split()]
+    """A new refusal is run by the check, or is listed here with the reason why it cannot be."""
+    left, listed = unasked(asked), [site for names in UNKNOWABLE.values() for site in names.split()]
     assert left - set(listed) == set(), "a start may refuse this, and no check asks for it"
     assert set(listed) - left == set(), "a check asks for this, or it is gone"
     assert len(listed) == len(set(listed))
@@ -305,6 +305,6 @@ def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:
     table = catalog.create_table("db.t", Schema(NestedField(1, "id", LongType()), *LAKE.fields[2:]))
     table.append(pa.table({"id": [1]}))
     table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "audit").commit()
-    told = Iceberg(table="db.t", branch="audit")
-    refused = [each.what for each in table_findings(told, "db.t", table) if each.level is Level.REFUSED]
+    config = Iceberg(table="db.t", branch="audit")
+    refused = [each.what for each in table_findings(config, "db.t", table) if each.level is Level.REFUSED]
     assert refused == ["audit is a tag of the table, not a branch"]

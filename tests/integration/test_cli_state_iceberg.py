@@ -258,10 +258,10 @@ class TestAcceptGap:
         fan_out.delete_records(before=12)
         parts = open_parts(load(fan_out.file))
         known, stands = operations_of(parts).stands(parts.ledger.load())
-        (told,) = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands).marks
+        (changed,) = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands).marks
         fan_out.roll_to(second, "db.a")
         with pytest.raises(Fenced, match=r"db\.a changed during this command"):
-            restate(parts.iceberg.place("db.a"), told.view, told.mark)
+            restate(parts.iceberg.place("db.a"), changed.view, changed.mark)
         assert fan_out.head("db.a") == second
 
     def test_a_lost_ledger_is_made_from_the_tables_first(self, fan_out, state):

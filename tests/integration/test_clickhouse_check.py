@@ -125,10 +125,10 @@ def test_what_stands_beside_a_table_is_told(clickhouse: LocalClickHouse, new_tab
         rest="ORDER BY _offset TTL at + INTERVAL 1 DAY",
     )
     clickhouse.ask(f"CREATE MATERIALIZED VIEW {view} ENGINE = MergeTree ORDER BY at AS SELECT at FROM {table}")
-    told = warnings(sink_for(clickhouse, table))
-    assert "TTL" in told
-    assert f"materialized view default.{view}" in told
-    assert "always takes its DEFAULT" in told
+    found = warnings(sink_for(clickhouse, table))
+    assert "TTL" in found
+    assert f"materialized view default.{view}" in found
+    assert "always takes its DEFAULT" in found
 
 
 def test_a_table_that_is_not_there(clickhouse: LocalClickHouse) -> None:

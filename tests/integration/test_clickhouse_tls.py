@@ -59,9 +59,9 @@ def test_a_file_names_the_authority(
     """Relative to the file; and workers need no file of it."""
     table = new_table()
     make(clickhouse, table, "id Int64")
-    told = {"url": secure(clickhouse, ending), "table": table, "ca_cert": "authority.pem", "compression": "zstd"}
+    options = {"url": secure(clickhouse, ending), "table": table, "ca_cert": "authority.pem", "compression": "zstd"}
     source = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"]}}
-    text = yaml.safe_dump({"pipeline": "orders", "source": source, "sink": {"clickhouse": told}})
+    text = yaml.safe_dump({"pipeline": "orders", "source": source, "sink": {"clickhouse": options}})
     sink = open_parts(parse(text, tmp_path / "p.yaml")).deduplicating
     ending.certificate.rename(tmp_path / "elsewhere.pem")
     rows = block({"id": pa.array(range(10), pa.int64())})

@@ -151,7 +151,7 @@ def test_a_restart_goes_on_where_the_database_stands(
                     store.save(each, connection)
             store.poll(0)
     assert landed(engine) == list(range(10))
-    assert in_kafka(kafka, group, topic) < 0, "Kafka was told, against commit_to_kafka=off"
+    assert in_kafka(kafka, group, topic) < 0, "Kafka got an offset, against commit_to_kafka=off"
 
 
 def test_kafka_never_runs_ahead_of_the_database(
@@ -409,7 +409,7 @@ def test_a_transaction_of_your_own_without_an_offset_is_told_too(
 def test_a_transaction_that_was_ended_inside_of_its_block(
     kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
 ) -> None:
-    """Nobody can tell how: Kafka is not told offsets that the database may not have, and what is stored decides."""
+    """The outcome is unknown: Kafka gets no offsets that the database may not have, and what is stored decides."""
     topic = new_topic()
     produce(kafka, topic, 6)
     handler = SqlOffsets(engine)

@@ -1,4 +1,4 @@
-"""Dead letters: bad records are isolated one by one, with all that is needed to mend and resend them."""
+"""Dead letters: bad records are isolated one by one, with all that is needed to fix and resend them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, 
     assert [each["value"] for each in letters(site.dead)] == ["bad", "worse"]
     names = sorted(each.name for each in site.dead.iterdir())
     assert len(names) == 2, f"nothing half-done is left: {names}"
-    pipeline = site.told()["pipeline"]
+    pipeline = site.document()["pipeline"]
     assert all(re.fullmatch(rf"{pipeline}\.batch-00000000\d-\w+-000\dd[0-9a-f]{{8}}\.jsonl", name) for name in names), (
         names
     )
@@ -162,11 +162,11 @@ def test_a_plan_keeps_its_folder_though_the_file_names_another(
     send(site.kafka, site.topics[0], [*numbered(5), b"bad"])
 
     def config(folder: str) -> Pipeline:
-        told = site.told(clickhouse={"deadline": "3s"}, dead_letters={"path": folder})
+        document = site.document(clickhouse={"deadline": "3s"}, dead_letters={"path": folder})
         if sink != "clickhouse":
-            told = {name: told[name] for name in told if name not in ("sink", "ledger")} | OTHERS[sink]
-            told["source"]["kafka"]["schema"] = "id BIGINT NOT NULL, name STRING"
-        return parse(yaml.safe_dump(told), site.file)
+            document = {name: document[name] for name in document if name not in ("sink", "ledger")} | OTHERS[sink]
+            document["source"]["kafka"]["schema"] = "id BIGINT NOT NULL, name STRING"
+        return parse(yaml.safe_dump(document), site.file)
 
     publish = Letters.publish
 

@@ -180,7 +180,7 @@ def test_one_table_is_rolled_back_and_replayed_alone(lake: SmallLake) -> None:
     assert lake.offsets("db.k_a") == Counter((0, at) for at in [*range(0, 16, 4), *range(1, 16, 4), 16])
     assert lake.offsets("db.k_b") == Counter((0, at) for at in [*range(2, 16, 4), *range(3, 16, 4), 17])
     assert snapshots(lake, "db.k_b") == before + 1
-    assert [told for told in lake.heard.troubles if "rolled back" in told] == [
+    assert [trouble for trouble in lake.heard.troubles if "rolled back" in trouble] == [
         "the table db.k_a was rolled back to batch 1; the removed ranges are delivered again, to this table alone."
     ]
     assert lake.letters() == []

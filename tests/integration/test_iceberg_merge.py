@@ -198,21 +198,21 @@ def wanted(oracle: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """What the table must hold, as plain values."""
     rows = []
     for identity in sorted(oracle):
-        told = oracle[identity]
-        tree = told.get("tree")
+        record = oracle[identity]
+        tree = record.get("tree")
         rows.append(
             {
                 "id": identity,
-                "region": told.get("region"),
-                "name": told["name"],
-                "amount": None if told.get("amount") is None else Decimal(told["amount"]),
-                "at": None if told.get("at") is None else datetime.fromisoformat(told["at"].replace("Z", "+00:00")),
-                "day": None if told.get("day") is None else date.fromisoformat(told["day"]),
-                "tags": told.get("tags"),
+                "region": record.get("region"),
+                "name": record["name"],
+                "amount": None if record.get("amount") is None else Decimal(record["amount"]),
+                "at": None if record.get("at") is None else datetime.fromisoformat(record["at"].replace("Z", "+00:00")),
+                "day": None if record.get("day") is None else date.fromisoformat(record["day"]),
+                "tags": record.get("tags"),
                 "tree": None if tree is None else {"y": tree.get("y"), "x": tree.get("x")},
                 "_topic": "topic",
                 "_kafka_partition": 0,
-                "_offset": told["_offset"],
+                "_offset": record["_offset"],
             }
         )
     return rows
@@ -246,10 +246,10 @@ def test_a_table_is_what_the_changes_make_it(lake: Lake, version: int, partition
     oracle: dict[int, dict[str, Any]] = {}
     for batch in range(3):
         changes = [random_change(chance) for _ in range([60, 3, 60][batch])]
-        told = decoder.decode(pa.array([value for value, _ in changes], pa.binary()), [key for _, key in changes])
-        assert not told.rejects
+        decoded = decoder.decode(pa.array([value for value, _ in changes], pa.binary()), [key for _, key in changes])
+        assert not decoded.rejects
         replay(oracle, changes, lake.offset)
-        rows = lake.numbered(told.table)
+        rows = lake.numbered(decoded.table)
         cut = len(changes) // 2
         base = lake.head(name)
         snapshot = lake.land(name, [lake.file(rows[cut:]), lake.file(rows[:cut])], MERGE, batch=str(batch))
@@ -312,7 +312,7 @@ def test_only_files_that_may_hold_the_keys_are_read(lake: Lake) -> None:
     with pytest.raises(TargetUnavailable):
         lake.land(name, [lake.file(lake.numbered(changes(("U", 2, "b"), ("U", 1_001, "b"))))], BY_ID)
     hidden.rename(away)
-    assert {key: told for key, told in by_id(lake, name).items() if key < 1_000} == {
+    assert {key: row for key, row in by_id(lake, name).items() if key < 1_000} == {
         0: "a",
         1: "a",
         2: "b",
@@ -391,11 +391,11 @@ def test_rows_are_appended_as_the_table_wants_them(lake: Lake, version: int, kin
     if order:
         lake.spark.sql(f"ALTER TABLE lake.{name} WRITE ORDERED BY {order}")
     rows = kinds(random.Random(kind), 200)
-    told = lake.numbered(pa.Table.from_pylist(rows, schema=KINDS))
-    lake.land(name, [lake.file(told[:50]), lake.file(told[50:])], Append(rows=200), batch="7")
+    given = lake.numbered(pa.Table.from_pylist(rows, schema=KINDS))
+    lake.land(name, [lake.file(given[:50]), lake.file(given[50:])], Append(rows=200), batch="7")
     got = sorted((row.asDict(recursive=True) for row in lake.rows(name)), key=lambda row: row["id"])
     assert [row.pop("added") for row in got] == [None] * 200
-    assert sorted(row["_offset"] for row in got) == sorted(told["_offset"].to_pylist())
+    assert sorted(row["_offset"] for row in got) == sorted(given["_offset"].to_pylist())
     for row, sent in zip(got, sorted(rows, key=lambda row: row["id"]), strict=True):
         raw, zoned, counts = row["raw"], row["zoned"], row["counts"]
         plain_row = {
@@ -419,7 +419,7 @@ def test_uuids_are_staged_as_text(lake: Lake) -> None:
     one, other = uuid.uuid4(), uuid.uuid4()
     for batch in ([("U", one, "a"), ("U", other, "b")], [("U", one, "c"), ("D", other, None)]):
         ids = pa.array([each.bytes for _, each, _ in batch], pa.binary(16)).cast(pa.uuid())
-        rows = pa.table({"_op": [op for op, _, _ in batch], "id": ids, "name": [told for _, _, told in batch]})
+        rows = pa.table({"_op": [op for op, _, _ in batch], "id": ids, "name": [name for _, _, name in batch]})
         lake.land("db.uuids", [lake.file(lake.numbered(rows))], BY_ID)
     assert lake.catalog.load_table("db.uuids").scan().to_arrow().to_pylist() == [{"id": one, "name": "c"}]
 
@@ -525,15 +525,15 @@ def test_threads_do_not_mix_up_their_batches(lake: Lake) -> None:
         return dict(lake.catalog.load_table(name).metadata.snapshot_by_id(snapshot).summary.additional_properties)
 
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(land, names))
-    assert [each["table"] for each in told] == names
+        landed = list(pool.map(land, names))
+    assert [each["table"] for each in landed] == names
     assert [by_id(lake, name) for name in names] == [{1: name} for name in names]
     assert dict(lake.spark.conf.getAll) == before
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
 def test_a_catalog_that_only_the_file_names(lake: Lake, rest_catalog: LocalRestCatalog, version: str) -> None:
-    """One behind a server, of which the session was told nothing when it was opened."""
+    """One behind a server; the session was opened without knowing it."""
     spec = CatalogSpec("far", rest_catalog.properties)
     catalog = spec.open()
     identifier = f"away{version}.t"

@@ -55,8 +55,8 @@ def test_the_run_ends_with_a_sentence_and_nothing_is_lost(
     lake.produce([{"id": 0}])
     lake.run()
     lake.produce([{"id": 1}])
-    with pytest.raises(ConfigError, match="started without Iceberg's runtime, and a table needs its writer") as told:
+    with pytest.raises(ConfigError, match="started without Iceberg's runtime, and a table needs its writer") as raised:
         lake.run(Raises(lake))
-    assert told.value.safe == "Nothing was written to it."
-    assert "landonce run {file}" in told.value.command
+    assert raised.value.safe == "Nothing was written to it."
+    assert "landonce run {file}" in raised.value.command
     assert lake.offsets("db.t") == once(1)

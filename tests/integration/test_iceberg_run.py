@@ -53,12 +53,12 @@ def test_records_land_with_their_coordinates_and_the_snapshot_says_how_far(lake:
         (3, "b", 1, 0),
     ]
     assert [(letter["partition"], letter["offset"]) for letter in lake.letters()] == [(0, 1)]
-    told = lake.table("db.t").current_snapshot().summary.additional_properties  # type: ignore[union-attr]
-    assert json.loads(told["landonce.position"]) == {lake.topic: {"0": [0, 3], "1": [0, 1]}}
-    assert (told["landonce.batch"], told["landonce.epoch"], told["landonce.pipeline"]) == ("1", "1", "pipe")
-    assert json.loads(told["landonce.topics"]).keys() == {lake.topic}
-    assert told["landonce.cluster"]
-    through = datetime.fromisoformat(told["landonce.valid-through"])
+    summary = lake.table("db.t").current_snapshot().summary.additional_properties  # type: ignore[union-attr]
+    assert json.loads(summary["landonce.position"]) == {lake.topic: {"0": [0, 3], "1": [0, 1]}}
+    assert (summary["landonce.batch"], summary["landonce.epoch"], summary["landonce.pipeline"]) == ("1", "1", "pipe")
+    assert json.loads(summary["landonce.topics"]).keys() == {lake.topic}
+    assert summary["landonce.cluster"]
+    through = datetime.fromisoformat(summary["landonce.valid-through"])
     assert through == datetime.fromtimestamp(hour_ago, timezone.utc)
     assert lake.run().read == 0
     lake.produce([{"id": 4}])
@@ -74,7 +74,7 @@ CHANGES = {"identity": ["id"], "changes": {"mode": "upsert"}}
 def lose(place: str) -> Callable[..., Any]:
     """A worker that loses a row: between decoding and writing, in writing, or between expressions and writing."""
 
-    def work(*told: Any) -> Any:
+    def work(*arguments: Any) -> Any:
         from landonce.engine import task as tasks
         from landonce.read.block import ReadBlock
         from landonce.sinks.iceberg import worker as writing
@@ -86,9 +86,9 @@ def lose(place: str) -> Callable[..., Any]:
             writing.write_files = lambda shape, rows, origin: write_files(shape, rows.slice(1), origin)
         try:
             if place == "expression":
-                recipe, task, rows, account = told
+                recipe, task, rows, account = arguments
                 return tasks.write_half(recipe, task, rows.slice(1), account)
-            return tasks.work(*told)
+            return tasks.work(*arguments)
         finally:
             ReadBlock.rows, writing.write_files = rows_of, write_files  # type: ignore[method-assign]
 
@@ -408,8 +408,8 @@ def test_what_arrow_does_not_write_spark_does(
     assert str(table.metadata.format_version) == str(properties.get("format-version", 2))
     formats = {entry.data_file.file_format.value.lower() for entry in _entries(table)}
     assert formats == {properties.get("write.format.default", "parquet")}
-    told = by_spark(session, lake)
-    assert sorted(row.id for row in told) == list(range(20))
+    rows = by_spark(session, lake)
+    assert sorted(row.id for row in rows) == list(range(20))
     assert not list(lake.folder.glob("lake/db/t/landonce-staged/*")), "what waited for Spark is removed"
     assert set(table.metadata.refs) == {"main"}, "staging branches are gone"
 

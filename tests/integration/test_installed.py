@@ -33,8 +33,8 @@ def succeed(*command: object, folder: Path) -> str:
     outside = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))
     }
-    told = [str(each) for each in command]
-    done = subprocess.run(told, cwd=folder, env=outside, capture_output=True, text=True, check=False, timeout=600)
+    words = [str(each) for each in command]
+    done = subprocess.run(words, cwd=folder, env=outside, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -180,11 +180,11 @@ def test_pyiceberg_publishes_a_branch_of_a_v3_table_over_rest_by_compare_and_set
         catalog.commit_table(table, (AssertRefSnapshotId(ref="main", snapshot_id=stage),), (publish,))
     assert held(table) == [(1, "one"), (2, "two")]
 
-    told = SetPropertiesUpdate(updates={"landonce.p.main": "{}"})
+    marked = SetPropertiesUpdate(updates={"landonce.p.main": "{}"})
     catalog.commit_table(
         table,
         (AssertRefSnapshotId(ref="main", snapshot_id=main),),
-        (publish, told, RemoveSnapshotRefUpdate(ref_name="stage")),
+        (publish, marked, RemoveSnapshotRefUpdate(ref_name="stage")),
     )
     assert held(table) == seen_by_spark(spark, f"rest.db.{name}") == [(1, "one"), (2, "TWO"), (3, "three")]
     assert table.properties["landonce.p.main"] == "{}"

@@ -47,7 +47,7 @@ def lose(broker: LocalKafka, partition: int) -> None:
     broker.start()
 
 
-def told(*ids: int) -> tuple[tuple[None, bytes], ...]:
+def values(*ids: int) -> tuple[tuple[None, bytes], ...]:
     return tuple((None, json.dumps({"id": each}).encode()) for each in ids)
 
 
@@ -71,10 +71,10 @@ def test_what_landed_of_the_other_partition_does_not_land_again(
 ) -> None:
     site = SqlSite(broker, tmp_path, TOPIC, "sqlite:///t.db", asking_sqlite(tmp_path / "t.db"))
     site.write_file(schema="id BIGINT NOT NULL", create=True)
-    site.send(*told(*range(1000, 1050)), partition=1)
+    site.send(*values(*range(1000, 1050)), partition=1)
     site.run()
-    site.send(*told(*range(400)), partition=0)
-    site.send(*told(*range(1050, 1060)), partition=1)
+    site.send(*values(*range(400)), partition=0)
+    site.send(*values(*range(1050, 1060)), partition=1)
     monkeypatch.setattr(Transacting, "write", first_block_only(Transacting))
     with pytest.raises(KeyboardInterrupt):
         site.run()
@@ -82,7 +82,7 @@ def test_what_landed_of_the_other_partition_does_not_land_again(
     landed = {each for (each,) in site.ask("SELECT id FROM events")}
     assert 50 < len(landed) < 460
     lose(broker, 1)
-    site.send(*told(2000, 2001, 2002), partition=1)
+    site.send(*values(2000, 2001, 2002), partition=1)
     with pytest.raises(PositionBeyondEnd):
         site.run()
 
@@ -117,15 +117,15 @@ def test_nor_in_clickhouse(
     file = site.write_file(batch={"block_rows": 200}, clickhouse={"deadline": "5s"})
     config = site.config(batch={"block_rows": 200}, clickhouse={"deadline": "5s"})
     source = SqlSite(broker, tmp_path, TOPIC, "", lambda _: [])
-    source.send(*told(*range(1000, 1050)), partition=1)
+    source.send(*values(*range(1000, 1050)), partition=1)
     run_pipeline(config, once=True)
-    source.send(*told(*range(400)), partition=0)
+    source.send(*values(*range(400)), partition=0)
     monkeypatch.setattr(Inserting, "write", first_block_only(Inserting))
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(config, once=True)
     monkeypatch.undo()
     lose(broker, 1)
-    source.send(*told(2000, 2001, 2002), partition=1)
+    source.send(*values(2000, 2001, 2002), partition=1)
     with pytest.raises(PositionBeyondEnd):
         run_pipeline(config, once=True)
 

@@ -137,14 +137,14 @@ def history(table: Table, branch: str = "main") -> list[Snapshot]:
 
 def batch_of(table: Table) -> tuple[int, int]:
     """Epoch and batch of the newest mark."""
-    told = next(each.summary.additional_properties for each in history(table) if marked(each))  # type: ignore[union-attr]
-    return int(told["landonce.epoch"]), int(told["landonce.batch"])
+    summary = next(each.summary.additional_properties for each in history(table) if marked(each))  # type: ignore[union-attr]
+    return int(summary["landonce.epoch"]), int(summary["landonce.batch"])
 
 
 def landed(table: Table) -> int:
     """Records that the newest mark says are in the table."""
-    told = next(each.summary.additional_properties for each in history(table) if marked(each))  # type: ignore[union-attr]
-    return int(json.loads(told["landonce.totals"])[0])
+    summary = next(each.summary.additional_properties for each in history(table) if marked(each))  # type: ignore[union-attr]
+    return int(json.loads(summary["landonce.totals"])[0])
 
 
 def marked(snapshot: Snapshot) -> bool:
@@ -207,15 +207,15 @@ def test_compaction_expiry_and_orphans(lake: SmallLake, maintain: Maintain) -> N
     assert said["expiry"]["snapshots"] == len(history(table)) - 3, "the head, one in between, and the mark"
     assert (said["expiry"]["kept_for_positions"], said["expiry"]["positions_of"]) == (2, ["pipe"])
 
-    told = maintain(lake, *RUTHLESS)["db.t"]
+    report = maintain(lake, *RUTHLESS)["db.t"]
     table = lake.table("db.t")
-    assert (told["compaction"]["rewritten_files"], told["compaction"]["added_files"]) == (14, 1)
-    assert told["compaction"]["rewritten_bytes"] > 0
-    assert told["expiry"]["snapshots"] == said["expiry"]["snapshots"]
+    assert (report["compaction"]["rewritten_files"], report["compaction"]["added_files"]) == (14, 1)
+    assert report["compaction"]["rewritten_bytes"] > 0
+    assert report["expiry"]["snapshots"] == said["expiry"]["snapshots"]
     assert len(history(table)) == len(table.metadata.snapshots) == 4
     assert [marked(each) for each in history(table)] == [False, False, False, True]
-    assert told["orphans"]["deleted_files"] == 3
-    assert told["not_deleted"] == 0
+    assert report["orphans"]["deleted_files"] == 3
+    assert report["not_deleted"] == 0
     assert not any(each.exists() for each in dead)
     assert all(each.exists() for each in kept)
     intact(table)
@@ -238,12 +238,12 @@ def test_what_expires_is_deleted_with_its_files(lake: SmallLake, maintain: Maint
     assert small <= files(lake.table("db.t")), "the mark is below the compaction, and what it names is readable"
     lake.produce(values(240, 1))
     lake.run()
-    told = maintain(lake, "--no-compact", *RUTHLESS)["db.t"]
+    report = maintain(lake, "--no-compact", *RUTHLESS)["db.t"]
     table = lake.table("db.t")
     assert not small & files(table)
-    assert told["expiry"]["deleted_files"] > len(small)
-    assert told["expiry"]["deleted_bytes"] > 0
-    assert told["orphans"]["deleted_files"] == 0, "they were known by name"
+    assert report["expiry"]["deleted_files"] > len(small)
+    assert report["expiry"]["deleted_bytes"] > 0
+    assert report["orphans"]["deleted_files"] == 0, "they were known by name"
     assert files(table) == named(table)
     metadata = {each.name for each in files(table, "metadata") if not each.name.endswith(".json")}
     lists = {Path(each.manifest_list).name for each in table.metadata.snapshots}
@@ -286,10 +286,10 @@ def test_a_pipeline_that_writes_to_a_branch(lake: SmallLake, maintain: Maintain)
     lake.produce(values(80, 120))
     lake.run()
     state = stands(lake)
-    told = maintain(lake, "--where", "kind = 'nobody\\'s'", "--target-size", "64MB")["db.t"]
-    assert (told["compaction"]["rewritten_files"], told["notes"]) == (0, [])
-    told = maintain(lake, "--where", "kind = 'a'", *RUTHLESS)["db.t"]
-    assert told["compaction"]["rewritten_files"] > 0
+    report = maintain(lake, "--where", "kind = 'nobody\\'s'", "--target-size", "64MB")["db.t"]
+    assert (report["compaction"]["rewritten_files"], report["notes"]) == (0, [])
+    report = maintain(lake, "--where", "kind = 'a'", *RUTHLESS)["db.t"]
+    assert report["compaction"]["rewritten_files"] > 0
     table = lake.table("db.t")
     assert history(table)[0].snapshot_id == main.snapshot_id
     assert lake.offsets("db.t") == once(80)
@@ -316,12 +316,12 @@ def test_rows_that_change(lake: SmallLake, maintain: Maintain, session: SparkSes
     wanted = {row["id"]: row["kind"] for row in lake.rows("db.t")}
     assert wanted == {each % 10: f"v{each}" for each in range(50, 60)}
     state = stands(lake)
-    told = maintain(lake, *RUTHLESS)["db.t"]
-    assert told["orphans"]["staging_branches"] == 1
+    report = maintain(lake, *RUTHLESS)["db.t"]
+    assert report["orphans"]["staging_branches"] == 1
     table = lake.table("db.t")
     assert flying in table.metadata.refs
     assert left not in table.metadata.refs
-    assert told["compaction"]["rewritten_files"] > 1
+    assert report["compaction"]["rewritten_files"] > 1
     assert contents(table)["DATA"] == 1
     assert contents(table)["POSITION_DELETES"] <= 1 < deletes, "those of the newest snapshot go the next time"
     assert {row["id"]: row["kind"] for row in lake.rows("db.t")} == wanted
@@ -347,8 +347,8 @@ def test_a_fan_out(lake: SmallLake, maintain: Maintain, call: Callable[..., Said
     superseded, owned = zip(
         *(tuple(plant(each, origin, age=60.0) for origin in origins) for each in (a, b)), strict=True
     )
-    told = maintain(lake, "--table", "db.a", *RUTHLESS[:4])
-    assert list(told) == ["db.a"]
+    report = maintain(lake, "--table", "db.a", *RUTHLESS[:4])
+    assert list(report) == ["db.a"]
     assert not superseded[0].exists()
     assert superseded[1].exists()
     assert set(maintain(lake, *RUTHLESS[:4])) == {"db.a", "db.b"}
@@ -409,10 +409,10 @@ def test_a_rest_catalog(
     table = lake.table("upkeep.t")
     dead = plant(table, Origin("pipe", 0, 1, 0))
     state = stands(lake)
-    told = maintain(lake, *RUTHLESS)["upkeep.t"]
+    report = maintain(lake, *RUTHLESS)["upkeep.t"]
     table = lake.table("upkeep.t")
-    assert told["compaction"]["rewritten_files"] == 12
-    assert told["expiry"]["snapshots"] > 5
+    assert report["compaction"]["rewritten_files"] == 12
+    assert report["expiry"]["snapshots"] > 5
     assert len(table.metadata.snapshots) == 2
     assert not dead.exists()
     intact(table)
@@ -468,10 +468,13 @@ def test_files_of_the_killed_go_and_files_in_flight_stay(lake: SmallLake, mainta
     with driver(lake, "attempt.before", skip=1, go=go) as (process, log):
         flying = files(table) - named(lake.table("db.t")) - orphans
         assert {origin_of(each.name).epoch for each in flying} == {4}  # type: ignore[union-attr]
-        told = maintain(lake, *RUTHLESS)["db.t"]
+        report = maintain(lake, *RUTHLESS)["db.t"]
         assert not any(each.exists() for each in orphans)
         assert all(each.exists() for each in flying)
-        assert (told["orphans"]["deleted_files"], told["orphans"]["perhaps_in_flight"]) == (len(orphans), len(flying))
+        assert (report["orphans"]["deleted_files"], report["orphans"]["perhaps_in_flight"]) == (
+            len(orphans),
+            len(flying),
+        )
         go.touch()
         assert process.wait(PATIENCE) == 0, log.read_text()
     assert flying <= named(lake.table("db.t"))
@@ -502,20 +505,20 @@ def tidied_beside(
     lake: SmallLake, maintain: Maintain, record: Callable[[int], dict[str, Any]], first: int
 ) -> tuple[int, int]:
     """Twice while batches land one after the other; gives how many records there were in the end, and rewritten files."""
-    told = []
+    reports = []
     with driver(lake, once=False) as (process, log):
         with feeding(lake, record, first) as sent:
             for _ in range(2):
                 begun = batch_of(lake.table("db.t"))[1]
                 wait_for(lambda begun=begun: batch_of(lake.table("db.t"))[1] > begun + 2, "batches land", log)  # type: ignore[misc]
-                told.append(maintain(lake, *RUTHLESS)["db.t"])
+                reports.append(maintain(lake, *RUTHLESS)["db.t"])
                 intact(lake.table("db.t"))
         wait_for(lambda: landed(lake.table("db.t")) == sent(), "everything lands", log)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0, log.read_text()
         assert "rolled back" not in log.read_text()
-    assert all(each["expiry"]["snapshots"] > 0 for each in told)
-    return sent(), sum(each["compaction"]["rewritten_files"] for each in told)
+    assert all(each["expiry"]["snapshots"] > 0 for each in reports)
+    return sent(), sum(each["compaction"]["rewritten_files"] for each in reports)
 
 
 @pytest.mark.timeout(600)

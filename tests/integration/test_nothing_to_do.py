@@ -46,8 +46,8 @@ class Site:
 
     def write(self, transform: dict[str, str]) -> None:
         source = {"bootstrap_servers": self.servers, "topics": [self.topic], "schema": "id BIGINT NOT NULL"}
-        told = {"pipeline": "p", "source": {"kafka": source}, "sink": self.sink, "transform": transform}
-        self.file.write_text(yaml.safe_dump(told))
+        document = {"pipeline": "p", "source": {"kafka": source}, "sink": self.sink, "transform": transform}
+        self.file.write_text(yaml.safe_dump(document))
 
     def filter(self) -> None:
         self.write({"where": "id > 0"})

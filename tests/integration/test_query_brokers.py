@@ -88,7 +88,7 @@ def test_a_broker_that_is_started_anew_is_waited_for(
     assert "Kafka did not describe the cluster and the topics" in caplog.text
 
 
-@pytest.mark.parametrize("comes_back", [True, False], ids=["made anew", "stays away"])
+@pytest.mark.parametrize("comes_back", [True, False], ids=["created again", "stays away"])
 def test_a_topic_that_is_gone_is_missing_only_if_it_stays_away(
     site: Site, own_kafka: LocalKafka, comes_back: bool
 ) -> None:

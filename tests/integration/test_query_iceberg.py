@@ -49,20 +49,20 @@ class Lake:
     folder: Path
 
     @property
-    def told(self) -> dict[str, str]:
+    def properties(self) -> dict[str, str]:
         return {"type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db", "warehouse": f"file://{self.folder}"}
 
     @property
     def catalog(self) -> Catalog:
-        return load_catalog("landonce", **self.told)
+        return load_catalog("landonce", **self.properties)
 
     @property
     def table(self) -> Table:
         return self.catalog.load_table(NAME)
 
-    def make(self, **told: Any) -> Table:
+    def make(self, **options: Any) -> Table:
         self.catalog.create_namespace_if_not_exists("db")
-        return self.catalog.create_table(NAME, COLUMNS, **told)
+        return self.catalog.create_table(NAME, COLUMNS, **options)
 
     def rows(self) -> list[Row]:
         if not self.catalog.table_exists(NAME):
@@ -86,7 +86,7 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def site(spark: SparkSession, kafka: LocalKafka, tmp_path: Path, lake: Lake, new_topic: Callable[..., str]) -> Site:
     topics = tuple(new_topic(partitions=2) for _ in range(2))
-    sink = landonce.iceberg(NAME, lake.told, create=True)
+    sink = landonce.iceberg(NAME, lake.properties, create=True)
     return Site(spark, kafka.bootstrap_servers, topics, tmp_path, sink, lake.rows)
 
 
@@ -196,7 +196,7 @@ def with_more(frame: DataFrame) -> DataFrame:
 
 
 def test_a_batch_in_many_blocks_is_one_commit_of_partitioned_files(site: Site, lake: Lake) -> None:
-    site.sink = landonce.iceberg(NAME, lake.told, create=True, partition_by=("bucket(3, id)", "day(at)"))
+    site.sink = landonce.iceberg(NAME, lake.properties, create=True, partition_by=("bucket(3, id)", "day(at)"))
     site.block_rows = 7
     site.produce(80, word=some_skipped)
     zone = site.spark.conf.get("spark.sql.session.timeZone")
@@ -258,7 +258,7 @@ def test_columns_that_others_change_are_taken_up_or_refused(site: Site, lake: La
 
 def test_what_a_query_cannot_be_delivered_to_is_refused(site: Site, lake: Lake) -> None:
     site.produce(10)
-    absent = replace(site, sink=landonce.iceberg(NAME, lake.told))
+    absent = replace(site, sink=landonce.iceberg(NAME, lake.properties))
     with pytest.raises(StreamingQueryException, match="the catalog has no table"):
         absent.run()
     lake.make(sort_order=SortOrder(SortField(source_id=1)))

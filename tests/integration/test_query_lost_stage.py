@@ -1,4 +1,4 @@
-"""A stage that Spark runs anew as a whole: its tasks send again and are not told so, and an acknowledgement proves nothing."""
+"""A stage that Spark runs again as a whole: its tasks send again without knowing it, and an acknowledgement proves nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def executor(clickhouse: LocalClickHouse, new_table: Callable[[], str]) -> Execu
 
 @pytest.mark.parametrize(("wary", "fate"), [(True, Fate.TOKEN_USED_UP), (False, Fate.LANDED)], ids=["wary", "control"])
 def test_an_acknowledgement_of_rows_that_are_gone_is_no_proof(executor: Executor, wary: bool, fate: Fate) -> None:
-    """The second run is acknowledged, and writes nothing. Whoever takes that for a proof, as the control does, has lost the rows."""
+    """The second run is acknowledged, and writes nothing. A writer that takes that for a proof, as the control does, has lost the rows."""
     assert executor.run(wary=wary) is Fate.LANDED
     assert executor.held() == 10
     executor.lose()

@@ -48,11 +48,11 @@ def start(cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
     begun: list[subprocess.Popen[bytes]] = []
 
     def run(site: Site, place: str, kind: str, url: str, table: str) -> str:
-        told = (site.bootstrap, site.topics[0], kind, url, table, str(tmp_path), "100", cluster.url, "20")
+        arguments = (site.bootstrap, site.topics[0], kind, url, table, str(tmp_path), "100", cluster.url, "20")
         with (tmp_path / "log").open("wb") as log:
             begun.append(
                 subprocess.Popen(
-                    [sys.executable, str(DRIVER), *told],
+                    [sys.executable, str(DRIVER), *arguments],
                     env=os.environ | {"PYSPARK_SUBMIT_ARGS": arguments(place, tmp_path)},
                     stdout=log,
                     stderr=log,
@@ -160,8 +160,8 @@ def test_a_plain_query_writes_twice_in_the_same_scene(start: Any, open_site: Any
     """The control: what one writes without landonce."""
 
     def ask() -> list[Row]:
-        told = (line.split() for line in (tmp_path / "appended").read_text().splitlines())
-        return [(topic, int(number), int(offset), int(id_), word) for topic, number, offset, id_, word in told]
+        lines = (line.split() for line in (tmp_path / "appended").read_text().splitlines())
+        return [(topic, int(number), int(offset), int(id_), word) for topic, number, offset, id_, word in lines]
 
     site = open_site(ask)
     start(site, "", "plain", str(tmp_path), "")

@@ -70,17 +70,17 @@ def target(folder: Path, kind: str) -> Any:
         return True
 
     def push(block: Any) -> None:
-        told = block.json_lines()
+        content = block.json_lines()
         with (folder / "attempts").open("a") as log:
-            log.write(f"{block.key} {hashlib.sha256(told + block.ipc()).hexdigest()}\n")
+            log.write(f"{block.key} {hashlib.sha256(content + block.ipc()).hexdigest()}\n")
         if asked("busy"):
             raise landonce.NotPushed("busy")
         if kind == "idempotent":
-            (folder / f"{block.key}.aside").write_bytes(told)
+            (folder / f"{block.key}.aside").write_bytes(content)
             (folder / f"{block.key}.aside").replace(folder / "pushed" / block.key)
         else:
             with (folder / "pushed" / "all").open("ab") as file:
-                file.write(told)
+                file.write(content)
         if asked("no answer"):
             raise ConnectionError("no answer")
 
@@ -218,7 +218,7 @@ def test_a_person_says_what_became_of_a_block(
 
 
 def pipeline_file(site: Site) -> Path:
-    """What the commands of landonce are told of a query."""
+    """What the commands of landonce need to know of a query."""
     made = f"landonce.wrap(print, idempotent=False, settles_within={SETTLES}, name='files')"
     module = f"target_of_{site.folder.name}"  # one of its own: this process keeps what it has imported
     (site.folder / f"{module}.py").write_text(f"import landonce\n\nsink = {made}\n")

@@ -345,7 +345,7 @@ def test_a_terminal_gets_one_live_line(site: Site, new_topic: Callable[..., str]
     site.write_file(batch={"max_rows": 400})
     shown = on_terminal(command(site, "--once"))
     assert in_table(site) == expected(sent[:-1])
-    for word in ("records/s", "lag", "filtered", site.told()["pipeline"]):
+    for word in ("records/s", "lag", "filtered", site.document()["pipeline"]):
         assert word in shown
     assert re.findall(r"landed +([\d,]+) dead letters +([\d,]+)", shown)[-1] == ("1,200", "1")
     assert re.search(r"last commit +\d\d:\d\d:\d\d", shown)

@@ -66,8 +66,8 @@ class Scene:
         where = {"tables": [{"table": each} for each in tables]} if tables else {"table": self.name}
         iceberg = {"catalog": self.rest.properties, **where, "create": bool(tables)}
         kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}
-        told = {"pipeline": pipeline, "source": {"kafka": kafka}, "sink": {"iceberg": iceberg}, **more}
-        path.write_text(yaml.safe_dump({**told, "spark": {"master": "local[1]"}}))
+        document = {"pipeline": pipeline, "source": {"kafka": kafka}, "sink": {"iceberg": iceberg}, **more}
+        path.write_text(yaml.safe_dump({**document, "spark": {"master": "local[1]"}}))
         return path
 
     def held(self, name: str = "") -> list[int]:
@@ -113,8 +113,8 @@ def run_once(command: Command, file: Path) -> None:
 
 def positions(command: Command, file: Path) -> dict[int, tuple[int, int]]:
     """First and next offset, by partition."""
-    told = command("state", "show", file, "--json").json["ledger"]["positions"]
-    return {each["partition"]: (each["first"], each["committed"]) for each in told}
+    positions = command("state", "show", file, "--json").json["ledger"]["positions"]
+    return {each["partition"]: (each["first"], each["committed"]) for each in positions}
 
 
 def refuses(command: Command, scene: Scene, *arguments: object) -> str:
@@ -148,9 +148,9 @@ def connector(scene: Scene) -> LocalConnect:
 def group_total(scene: Scene, group: str) -> int:
     """How many records the group's offsets cover."""
     consumer = Consumer({"bootstrap.servers": scene.kafka.bootstrap_servers, "group.id": group})
-    told = consumer.committed([TopicPartition(scene.topic, number) for number in (0, 1)], timeout=20)
+    offsets = consumer.committed([TopicPartition(scene.topic, number) for number in (0, 1)], timeout=20)
     consumer.close()
-    return sum(max(0, each.offset) for each in told)
+    return sum(max(0, each.offset) for each in offsets)
 
 
 def wait_for(done: Callable[[], bool], limit: float = 60.0) -> None:

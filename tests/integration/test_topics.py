@@ -1,4 +1,4 @@
-"""What may happen to topics: they grow, shrink, are made anew or eaten by retention, and nothing is lost silently."""
+"""What may happen to topics: they grow, shrink, are created again, or lose records to retention, and nothing is lost silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew while a batch of it is in hand: nothing of the new one lands as if it were of the old one.
+"""A topic that is deleted and created again while a batch of it is in hand: nothing of the new one lands as if it were of the old one.
 
 The driver has made its plan and sends its workers; just before they read, the topic is another one, with other records under the same
 offsets. Every kind of sink gets them only after `state rebase`, and once.
@@ -84,7 +84,7 @@ class Site:
             "wrapped": {"sink": "kept:kept", "options": {"folder": str(self.folder)}},
         }
         name, _, more = self.kind.partition(", ")
-        told = {
+        document = {
             "pipeline": f"p-{self.table}",
             "source": {"kafka": {**kafka, "schema": "id BIGINT NOT NULL, name STRING"}},
             "sink": {name: sinks[name]},
@@ -95,7 +95,7 @@ class Site:
             "stall": "60s",
             "spark": {"master": "local[2]"},
         }
-        self.file.write_text(yaml.safe_dump(told))
+        self.file.write_text(yaml.safe_dump(document))
         (self.folder / "kept.py").write_text(KEPT)
 
     def run(self, observer: Silent | None = None) -> Totals:
@@ -121,7 +121,7 @@ class Site:
 
 
 class Remaking(Silent):
-    """Makes the topic anew, with 30 other records and one that is none, when workers are about to read for the first time."""
+    """Creates the topic again, with 30 other records and one that is none, when workers are about to read for the first time."""
 
     def __init__(self, site: Site) -> None:
         self.site = site

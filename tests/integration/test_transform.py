@@ -398,7 +398,7 @@ def test_an_edited_transform_is_refused_while_a_plan_is_pending(
     sent = [each for number in (0, 1) for each in send(site.kafka, site.topics[0], numbered(8), partition=number)]
     site.make("id Int64, name String")
 
-    def told(where: str) -> Pipeline:
+    def config(where: str) -> Pipeline:
         return site.config(
             transform={"where": where}, batch={"block_rows": 8, "max_rows": 16}, clickhouse={"deadline": "2s"}
         )
@@ -408,16 +408,16 @@ def test_an_edited_transform_is_refused_while_a_plan_is_pending(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(told("id <> 3"), spark, Watch(at=die))
+        run(config("id <> 3"), spark, Watch(at=die))
     landed, pending = in_table(site), site.state().pending
     assert pending is not None
     watch = Watch()
     with pytest.raises(PlanChanged):
-        run(told("id <> 5"), spark, watch)
+        run(config("id <> 5"), spark, watch)
     assert Step.WRITE not in watch.steps
     assert in_table(site) == landed
     assert site.state().pending == pending
-    run(told("id <> 3"), spark)
+    run(config("id <> 3"), spark)
     assert in_table(site) == expected(each for each in sent if each.fields["id"] != 3)
     assert site.state().pending is None
 

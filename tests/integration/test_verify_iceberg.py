@@ -175,14 +175,14 @@ class TestFilesRegisteredTwice:
         again = exact.register(file)
         said = verify(exact, "--json")
         only(said, "duplicated", "target", [(0, 10), (11, 20), (22, 50)])
-        (told,) = said.json["tables"][0]["files_registered_twice"]
-        assert told["path"] == file.file_path
-        assert {each["snapshot"] for each in told["snapshots"]} == {first, again}
+        (twice,) = said.json["tables"][0]["files_registered_twice"]
+        assert twice["path"] == file.file_path
+        assert {each["snapshot"] for each in twice["snapshots"]} == {first, again}
         times = {each.snapshot_id: each.timestamp_ms for each in exact.load().snapshots()}
-        for each in told["snapshots"]:
+        for each in twice["snapshots"]:
             assert each["at"].startswith(_time(times[each["snapshot"]]))
             assert Path(urlparse(each["manifest"]).path).exists()
-        assert told["ranges"] == [{"label": exact.topic, "partition": 0, "first": 0, "end": 50, "rows": 94}]
+        assert twice["ranges"] == [{"label": exact.topic, "partition": 0, "first": 0, "end": 50, "rows": 94}]
         (partition,) = said.json["partitions"]
         assert partition["files_registered_twice"] == [file.file_path]
 
@@ -207,18 +207,18 @@ class TestFilesRegisteredTwice:
         exact.land([0], topic="another")
         assert len(exact.load().current_snapshot().manifests(exact.load().io)) == 1
         exact.forget("_topic == 'another'")
-        (told,) = verify(exact, "--json").json["tables"][0]["files_registered_twice"]
-        assert again in [each["snapshot"] for each in told["snapshots"]]
-        assert {each["snapshot"] for each in told["snapshots"]} & set(exact.snapshots)
+        (twice,) = verify(exact, "--json").json["tables"][0]["files_registered_twice"]
+        assert again in [each["snapshot"] for each in twice["snapshots"]]
+        assert {each["snapshot"] for each in twice["snapshots"]} & set(exact.snapshots)
 
     def test_a_snapshot_that_has_expired_is_still_named(self, exact, verify):
         file = exact.files()[0]
         again = exact.register(file)
         exact.land([0], topic="another")
         exact.load().maintenance.expire_snapshots().by_id(again).commit()
-        (told,) = verify(exact, "--json").json["tables"][0]["files_registered_twice"]
+        (twice,) = verify(exact, "--json").json["tables"][0]["files_registered_twice"]
         assert {"snapshot": again, "at": None} in [
-            {name: each[name] for name in ("snapshot", "at")} for each in told["snapshots"]
+            {name: each[name] for name in ("snapshot", "at")} for each in twice["snapshots"]
         ]
 
     def test_files_that_were_added_without_field_ids(self, produced, verify):
@@ -229,9 +229,9 @@ class TestFilesRegisteredTwice:
             produced.load().add_files([f"file://{path}"], check_duplicate_files=False)
         said = verify(produced, "--json")
         assert said.json["totals"]["duplicated"] == 97
-        (told,) = said.json["tables"][0]["files_registered_twice"]
-        assert told["path"] == f"file://{path}"
-        assert len(told["snapshots"]) == 2
+        (twice,) = said.json["tables"][0]["files_registered_twice"]
+        assert twice["path"] == f"file://{path}"
+        assert len(twice["snapshots"]) == 2
 
 
 def _time(milliseconds):
@@ -421,8 +421,8 @@ class TestChanges:
         again = changed.register(changed.files()[0])
         said = verify(changed, "--json")
         assert said.json["totals"]["duplicated"] == 5
-        (told,) = said.json["tables"][0]["files_registered_twice"]
-        assert again in [each["snapshot"] for each in told["snapshots"]]
+        (twice,) = said.json["tables"][0]["files_registered_twice"]
+        assert again in [each["snapshot"] for each in twice["snapshots"]]
 
     def test_what_the_pipeline_did_since_is_no_fault(self, changed, verify):
         """Beyond the position: key 0 was changed, key 1 was deleted. Key 2 was changed too, but the table lost it."""
@@ -472,11 +472,11 @@ class TestOtherWriters:
         def make(partitioned="", **properties):
             lake.table = new_table()
             lake.write_file(pipeline="spark")
-            told = ", ".join(f"'{name.replace('_', '-')}' = '{value}'" for name, value in properties.items())
+            listed = ", ".join(f"'{name.replace('_', '-')}' = '{value}'" for name, value in properties.items())
             spark.sql(
                 f"CREATE TABLE landonce.db.{lake.table} (id BIGINT, price DECIMAL(10, 2), at TIMESTAMP, "
                 "inside STRUCT<a: INT, b: ARRAY<STRING>>, _topic STRING, _kafka_partition INT, _offset BIGINT) "
-                f"USING iceberg {partitioned} TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', {told})"
+                f"USING iceberg {partitioned} TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', {listed})"
             )
             for first in (0, 50):
                 spark.sql(
@@ -496,7 +496,7 @@ class TestOtherWriters:
         {"format_version": "3", "write.format.default": "avro"},
     )
 
-    @pytest.mark.parametrize("properties", FORMATS, ids=lambda told: "-".join(told.values()))
+    @pytest.mark.parametrize("properties", FORMATS, ids=lambda properties: "-".join(properties.values()))
     def test_rows_that_were_deleted_in_place(self, lake, spark, made, verify, properties):
         table = made(**properties)
         assert verify(lake).code == 0

@@ -131,10 +131,10 @@ def test_a_file_that_is_committed_twice(lake, verify):
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         append.append_data_file(entry.data_file)
     document = verify(1)
-    (told,) = document["tables"][0]["files_registered_twice"]
-    assert {each["snapshot"] for each in told["snapshots"]} == {
+    (twice,) = document["tables"][0]["files_registered_twice"]
+    assert {each["snapshot"] for each in twice["snapshots"]} == {
         entry.snapshot_id,
         lake.table("db.t").current_snapshot().snapshot_id,
     }
     assert document["totals"]["duplicated"] == 30
-    assert json.dumps(told).count("landonce-pipe-e1-b1-") == 1, "the name says which batch wrote it"
+    assert json.dumps(twice).count("landonce-pipe-e1-b1-") == 1, "the name says which batch wrote it"

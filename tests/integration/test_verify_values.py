@@ -62,12 +62,12 @@ class Site:
         return self.folder / "p.yaml"
 
     def write_file(self, *, schema: str | None = None, transform: dict[str, Any] | None = None, **sink: Any) -> None:
-        ((kind, told),) = self.sink.items()
+        ((kind, options),) = self.sink.items()
         kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}
         document = {
             "pipeline": "p",
             "source": {"kafka": kafka | ({"schema": schema} if schema else {})},
-            "sink": {kind: told | sink},
+            "sink": {kind: options | sink},
             "batch": {"interval": "0s"},
             "dead_letters": {"path": "dead"},
             **({"ledger": {"sqlite": "ledger"}} if kind in ("clickhouse", "wrapped") else {}),
@@ -276,7 +276,7 @@ ICEBERG = [
 def test_every_type_of_iceberg(lake: Site, file_format: str) -> None:
     cases = ICEBERG
     if file_format == "orc":  # Arrow reads its times in nanoseconds, which end in 2262
-        cases = [(type_, ['"1900-01-01T00:00:00Z"'] if type_ == "TIMESTAMP" else told) for type_, told in ICEBERG]
+        cases = [(type_, ['"1900-01-01T00:00:00Z"'] if type_ == "TIMESTAMP" else values) for type_, values in ICEBERG]
     lake.write_file(
         schema=", ".join(f"c{n} {type_}" for n, (type_, _) in enumerate(cases)),
         properties={"write.format.default": file_format},

@@ -60,7 +60,7 @@ class Site:
 
     def write_file(self, sink: dict[str, Any], **more: Any) -> None:
         kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic], "schema": SCHEMA}
-        told = {
+        document = {
             "pipeline": "p",
             "source": {"kafka": kafka},
             "sink": {"wrapped": sink},
@@ -70,7 +70,7 @@ class Site:
             "spark": {"master": "local[2]"},
             **more,
         }
-        self.file.write_text(yaml.safe_dump(told))
+        self.file.write_text(yaml.safe_dump(document))
 
     def run(self, sink: landonce.WrappedSink | None = None) -> landonce.Totals:
         return landonce.run_pipeline(parse(self.file.read_text(), self.file), sink=sink, once=True)
@@ -205,13 +205,13 @@ def test_what_has_no_answer_is_looked_for(site: Site, ledger: str, request: pyte
 
 
 def test_a_target_that_refuses_for_good(site: Site) -> None:
-    """Nothing arrived, so the block is free: when the cause is mended, the same block is pushed."""
+    """Nothing arrived, so the block is free: when the cause is fixed, the same block is pushed."""
     folder = str(site.folder)
 
     def push(block: landonce.PushedBlock) -> None:
         from pathlib import Path
 
-        if not Path(folder, "mended").exists():
+        if not Path(folder, "fixed").exists():
             raise landonce.errors.TargetRefused("there is no such table", command="make it")
         with Path(folder, "log").open("a") as log:
             log.write(f"{block.key} {block.rows.num_rows}\n")
@@ -221,7 +221,7 @@ def test_a_target_that_refuses_for_good(site: Site) -> None:
     site.send(7)
     with pytest.raises(TargetRefused, match="no such table"):
         site.run(sink)
-    (site.folder / "mended").touch()
+    (site.folder / "fixed").touch()
     assert site.run(sink).landed == 7
     [line] = (site.folder / "log").read_text().splitlines()
     assert line.endswith(" 7")
@@ -257,7 +257,7 @@ def test_a_plan_in_doubt_is_not_forgotten(
 def test_a_response_is_not_taken_for_a_yes(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program's own function, as one would write it first. It halts, a person looks and says, and the mended one goes on."""
+    """A program's own function, as one would write it first. It halts, a person looks and says, and the fixed one goes on."""
     log, answer = str(site.folder / "log"), [200]
 
     def push(block: landonce.PushedBlock) -> int | None:
