@@ -20,8 +20,8 @@ _MOVE_IN = "Move in (Iceberg)"
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 state = typer.Typer(
-    help="Look at a pipeline's ledger, and decide what only a person can decide.\n\n"
-    "A run that halts names the command that goes on. Each of them says first what it does and what it costs, then asks.",
+    help="Show a pipeline's state, and decide what only a person can decide.\n\n"
+    "A run that halts names the command to use. Each command shows what it will do and what that costs, then asks.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -38,8 +38,8 @@ class To(str, Enum):
 def show(file: File, as_json: Json = False) -> None:
     """Show a pipeline's position, lag, pending plan, tables, epoch and journal.
 
-    Also where the ledger is: a file, a database, or the Iceberg table itself. For each table of a fan-out: the last batch
-    that is in it, and whether it is in step, was rolled back, or is another table of the same name.
+    It also shows where the ledger is: a file, a database, or the Iceberg table itself. For each table of a fan-out it shows the last
+    batch, and whether the table is up to date, was rolled back, or was replaced.
 
     Example: `landonce state show clicks.yaml`
     """
@@ -52,9 +52,9 @@ def show(file: File, as_json: Json = False) -> None:
 def accept_gap(file: File, yes: Yes = False) -> None:
     """Continue after records that Kafka deleted before they were read.
 
-    Moves the position of each overrun partition to the first offset that Kafka still has. Of a pending plan, the ranges that are
-    gone are given up and the rest is kept, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is filled
-    from there too. The ledger's journal keeps what was given up.
+    Moves the position of each such partition to the first offset that Kafka still has. A pending plan loses the ranges that
+    Kafka deleted and keeps the rest, with all dead letters. An Iceberg table that was rolled back further than Kafka reaches is
+    filled from the first offset that is left. The ledger's journal records the gap.
 
     Example: `landonce state accept-gap clicks.yaml`
     """
@@ -66,7 +66,7 @@ def accept_gap(file: File, yes: Yes = False) -> None:
 @state.command(rich_help_panel=_SOURCE)
 def rebase(
     file: File,
-    to: Annotated[To, typer.Option(help="Where changed topics begin.")] = To.EARLIEST,
+    to: Annotated[To, typer.Option(help="Where changed topics start.")] = To.EARLIEST,
     drop_pending: Annotated[
         bool,
         typer.Option(
@@ -77,11 +77,11 @@ def rebase(
 ) -> None:
     """Bind a pipeline to a topic that was deleted and created again, or to another cluster.
 
-    Offsets of the old topic mean nothing in the new one, so the changed topics begin at their earliest offset, and their
-    rows get a `_topic` of their own, `topic@id`, beside which the old rows stay. Where only one partition lost its end, only
-    that one does so. What did not change stays where it is, with its part of a pending plan.
+    Offsets of the old topic mean nothing in the new one. So a changed topic starts at its earliest offset, and its rows get a
+    label of their own in `_topic`, `topic@id`; the old rows stay. If only one partition lost its end, only that partition starts
+    again. Everything else keeps its position and its part of a pending plan.
 
-    Where nothing changed, `--drop-pending` forgets the whole plan, and its records are planned again.
+    If nothing changed, `--drop-pending` forgets the whole plan, and its records are planned again.
 
     Example: `landonce state rebase clicks.yaml --to latest`
     """
@@ -92,10 +92,10 @@ def rebase(
 
 @state.command(rich_help_panel=_PLAN)
 def fill(file: File, yes: Yes = False) -> None:
-    """Write what is missing of a pending plan that is in the table in part (ClickHouse).
+    """Write the missing rows of a pending plan that is only partly in the table (ClickHouse).
 
-    A block lands whole or not at all, so landonce halts with PartialPresence when some rows of it are gone: somebody
-    deleted them, or a TTL did. This command lets landonce write them again.
+    A block lands whole or not at all. So landonce halts with PartialPresence if some of its rows are missing: somebody deleted
+    them, or a TTL did. This command lets landonce write them again.
 
     Example: `landonce state fill clicks.yaml`
     """
@@ -106,11 +106,11 @@ def fill(file: File, yes: Yes = False) -> None:
 
 @state.command("accept-change", rich_help_panel=_PLAN)
 def accept_change(file: File, yes: Yes = False) -> None:
-    """Let the present pipeline file settle a plan that another version of it made.
+    """Settle a pending plan with the current pipeline file, although another version of the file made it.
 
     The safe way is to put the old file back, run it once, and then make the change. Use this command if you know that the
-    change does not decide which records of the pending plan land, or where. One Iceberg table that is its own ledger never
-    needs it: it never has a pending plan.
+    change does not affect which records of the pending plan land, or where. A single Iceberg table that is its own ledger never
+    has a pending plan.
 
     Example: `landonce state accept-change clicks.yaml`
     """
@@ -122,15 +122,15 @@ def accept_change(file: File, yes: Yes = False) -> None:
 @state.command(rich_help_panel=_PLAN)
 def settle(
     file: File,
-    block: Annotated[str, typer.Option("--block", help="The block's key, as the error names it.", show_default=False)],
+    block: Annotated[str, typer.Option("--block", help="The block's key, as in the error.", show_default=False)],
     landed: Annotated[bool, typer.Option("--landed", help="All of it is in the target.")] = False,
     absent: Annotated[bool, typer.Option("--absent", help="Nothing of it is in the target: push it again.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Say whether a block that was pushed, and never settled, is in the target (wrapped sinks).
+    """Report whether a block of unknown outcome is in the target (wrapped sinks).
 
-    A pipeline whose sink is not idempotent and has no probe halts with OutcomeUnknown when nobody knows whether a block arrived.
-    Look for the block's key or its coordinates in the target, and say what you found.
+    If a sink is neither idempotent nor has a probe, the pipeline halts with OutcomeUnknown when nobody knows whether a block
+    arrived. Look for the block's key or its coordinates in the target, and report what you found.
 
     Example: `landonce state settle clicks.yaml --block clicks-0-0-500-0123456789abcdef --absent`
     """
@@ -145,22 +145,25 @@ def accept_position(
     table: Annotated[
         str | None,
         typer.Argument(
-            help="One table of a fan-out. Without it: each one that is in doubt.", metavar="TABLE", show_default=False
+            help="One table of a fan-out. Default: all tables whose position is uncertain.",
+            metavar="TABLE",
+            show_default=False,
         ),
     ] = None,
     by_rows: Annotated[
         bool,
-        typer.Option("--by-rows", help="The rows in the table say how far it is; what comes after is delivered again."),
+        typer.Option(
+            "--by-rows", help="Take the position from the rows in the table, and deliver again what comes after."
+        ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Say how far an Iceberg table is whose history is gone.
+    """Set the position of an Iceberg table whose history is gone.
 
-    The table's snapshots hold the position, and the table's properties a copy of it. If all snapshots of the
-    pipeline have expired, nobody can tell whether the table was rolled back before: then landonce halts with PositionUncertain.
-    Without --by-rows this command says that it was not, and the copy counts. With --by-rows, the last row of each Kafka
-    partition in the table counts, and all that comes after it is delivered again: right after a rollback, and never a
-    duplicate.
+    The table's snapshots hold the position, and the table's properties hold a copy. If all snapshots of the pipeline have
+    expired, landonce cannot tell whether the table was rolled back before, and halts with PositionUncertain. Without --by-rows,
+    this command uses the copy: right if there was no rollback. With --by-rows, it uses the last row of each Kafka partition in
+    the table, and everything after it is delivered again: right after a rollback, and never a duplicate.
 
     Example: `landonce state accept-position clicks.yaml --by-rows`
     """
@@ -174,16 +177,15 @@ def forget_table(
     file: File,
     table: Annotated[str, typer.Argument(help="The table, with its namespace.", metavar="TABLE", show_default=False)],
     replay: Annotated[
-        bool, typer.Option("--replay", help="Fill the new table up with what the pipeline delivered before.")
+        bool, typer.Option("--replay", help="Also deliver the earlier records to the new table.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Let another table take the place of one that was dropped, in a fan-out or in an SQL database.
+    """Accept that another table takes the place of one that was dropped (fan-out, SQL databases).
 
-    A run halts with TableReplaced when a table is gone, or is another one by the same name. This command forgets the old
-    one. The new one gets new records only; with `--replay` (Iceberg) everything is read again for it, and for no other table.
-    A database that was restored from a dump has other tables by the same names, which hold what landed: forget the old one, and
-    go on.
+    A run halts with TableReplaced if a table is gone, or another table has its name. This command forgets the old table. The
+    new one gets new records only; with `--replay` (Iceberg) it gets everything, and other tables get nothing twice. After a
+    database was restored from a dump, its tables are other tables with the same names and rows: use this command, too.
 
     Example: `landonce state forget-table clicks.yaml db.views --replay`
     """
@@ -214,30 +216,33 @@ def import_position(
     control_topic: Annotated[
         str | None,
         typer.Option(
-            "--control-topic", metavar="TOPIC", help="The connector's. Without it: the one that the table names."
+            "--control-topic",
+            metavar="TOPIC",
+            help="The connector's control topic. Default: the one that the table names.",
         ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="The connector's. Without it: connect-NAME.")
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="The connector's consumer group. Default: connect-NAME."),
     ] = None,
     nothing: Annotated[
         bool,
-        typer.Option("--from-nothing", help="The writer before carried other topics: begin again, beside it."),
+        typer.Option("--from-nothing", help="The previous writer wrote other topics: start beside it."),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Go on where another writer of the Iceberg table stopped, without gap or overlap.
+    """Continue where another writer of the Iceberg table stopped, without gap or overlap.
 
-    Stop it first: what it committed last, and which offsets that covers, is read from the table's snapshots and from Kafka
-    or the checkpoint. This command says what it found, asks, and writes the position into the table (or the ledger), by an
-    empty snapshot. Then `landonce run` delivers what comes after. Never start the other writer again.
+    Stop the other writer first. This command reads from the table's snapshots, and from Kafka or the checkpoint, which offsets
+    the writer committed last. It shows what it found, asks, and writes the position to the table (in an empty snapshot) or to the
+    ledger. Then `landonce run` delivers what comes after. Never start the other writer again.
 
-    Refused, with nothing changed: the connector runs, or reported files that it did not commit yet (its consumer group is
-    ahead of the table then; start it again, let it commit, stop it); the history that would tell is gone; the checkpoint is
-    of another query; the topics are not those of the pipeline file; the pipeline has a position already.
+    The command refuses, and changes nothing, if the connector runs; if the connector reported files that it has not committed
+    (start it again, let it commit, stop it); if the history is gone; if the checkpoint belongs to another query; if the
+    topics are not those of the pipeline file; or if the pipeline already has a position.
 
-    As a rule such a table has no coordinate columns. Add `_topic string`, `_kafka_partition int` and `_offset long` to the table, so
-    that `landonce verify` can prove what landonce lands.
+    Such a table usually has no coordinate columns. Add `_topic string`, `_kafka_partition int` and `_offset long`, so that
+    `landonce verify` can check what landonce lands.
 
     Example: `landonce state import clicks.yaml --from-connect clicks-sink`
 
