@@ -507,7 +507,7 @@ def test_records_in_hand_when_a_partition_comes_back(
         in_hand = read(store, 10)
         deadline = time.monotonic() + 60
         with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as other:
-            with pytest.raises(errors.Fenced, match="given back"):  # noqa: PT012
+            with pytest.raises(errors.Fenced, match="taken away and assigned again"):  # noqa: PT012
                 while time.monotonic() < deadline:
                     other.poll(0.1)
                     assert store.poll(0.1) is None
