@@ -87,8 +87,8 @@ class SqliteTarget(Target):
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         with opened(self.path) as connection:
-            found = [(partition, _end(connection, partition, floor)) for partition, floor in floors]
-        return TargetView(tuple((partition, end) for partition, end in sorted(found) if end is not None))
+            found = [(each, connection.execute(_LAST, (each.topic, each.number, at)).fetchone()) for each, at in floors]
+        return TargetView(tuple((each, last + 1) for each, (last,) in sorted(found) if last is not None))
 
     def count(self, ranges: Iterable[Range]) -> int:
         return SqliteWriter(self.path).count(ranges)
@@ -126,13 +126,8 @@ class SqliteWriter(BlockWriter):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @property
-    def atomic(self) -> bool:
-        return True
-
-    @property
-    def resend_harmless(self) -> bool:
-        return False
+    atomic = True
+    resend_harmless = False
 
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         try:
@@ -183,7 +178,8 @@ class SqliteWriter(BlockWriter):
         try:
             with opened(self.path) as connection:
                 for each in ranges:
-                    found.update(connection.execute(_IN_RANGE, _bounds(each)).fetchall())
+                    bounds = each.partition.topic, each.partition.number, each.first, each.end
+                    found.update(connection.execute(_IN_RANGE, bounds).fetchall())
         except sqlite3.OperationalError as error:
             raise TargetUnavailable(f"{self.path}: {error}") from error
         return found
@@ -197,15 +193,6 @@ _LAST = "SELECT max(_offset) FROM events WHERE _topic = ? AND _partition = ? AND
 def coordinates(rows: pa.Table) -> list[tuple[Any, ...]]:
     """Of each row, in order."""
     return list(zip(*(rows.column(name).to_pylist() for name in COORDINATES), strict=True))
-
-
-def _bounds(each: Range) -> tuple[str, int, int, int]:
-    return (each.partition.topic, each.partition.number, each.first, each.end)
-
-
-def _end(connection: sqlite3.Connection, partition: Partition, floor: int) -> int | None:
-    (last,) = connection.execute(_LAST, (partition.topic, partition.number, floor)).fetchone()
-    return None if last is None else int(last) + 1
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,7 @@ def _judge(stretch: Stretch, tables: _Tables, report: PartitionReport) -> None:
     held = [table.judge(stretch) for table in tables.concerned(stretch)]
     anywhere = np.concatenate([np.empty(0, np.int64), *held])
     judged = judge_letters(stretch.fates, anywhere, stretch.letters, compacted=stretch.compacted)
-    report.note_read(stretch.fates)
+    report.read += len(stretch.fates.offsets)
+    report.filtered += int(np.count_nonzero(~(stretch.fates.landing | stretch.fates.dead)))
     report.dead_lettered += judged.right
     report.add(judged)

@@ -55,15 +55,13 @@ class LastChanges:
 
     def table(self) -> pa.Table | None:
         """One row for each key and partition; None if nothing changed."""
+        if not self._parts:
+            return None
         if len(self._parts) > 1 or self._packed == 0:
-            self._parts = [_last(pa.concat_tables(self._parts), self._by)] if self._parts else []
-            self._packed = sum(each.num_rows for each in self._parts)
-        return self._parts[0] if self._parts else None
-
-
-def _last(rows: pa.Table, by: list[str]) -> pa.Table:
-    last = rows.group_by(by).aggregate([(LAST, "max")])
-    return last.rename_columns([LAST if name == f"{LAST}_max" else name for name in last.column_names])
+            last = pa.concat_tables(self._parts).group_by(self._by).aggregate([(LAST, "max")])
+            names = [LAST if name == f"{LAST}_max" else name for name in last.column_names]
+            self._parts, self._packed = [last.rename_columns(names)], last.num_rows
+        return self._parts[0]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from landonce.protocol.ranges import Partition
 from landonce.sinks.audit import Counted, Doubled, Mask, Offsets
-from landonce.verify.judge import FAULTS, Bounds, Fates, Fault, Judged, Place
+from landonce.verify.judge import FAULTS, Bounds, Fault, Judged, Place
 
 _OF_TABLES = ("expected", "landed", "in_flight", "before", "vanished")
 _OF_TOPICS = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before", "vanished")
@@ -51,20 +51,18 @@ class Runs:
         self.records += int(np.count_nonzero(mask))
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             run = Run(int(offsets[start]), int(offsets[stop - 1]) + 1, stop - start)
-            self._take(run, goes_on=self._open and start == 0)
+            continues = self._open and start == 0
+            if continues and self.more == 0 and self.listed:
+                last = self.listed[-1]
+                self.listed[-1] = replace(last, end=run.end, records=last.records + run.records)
+            elif continues and self.more:
+                continue
+            elif len(self.listed) < LISTED:
+                self.listed.append(run)
+            else:
+                self.more += 1
         if len(offsets):
             self._open = bool(mask[-1])
-
-    def _take(self, run: Run, *, goes_on: bool) -> None:
-        if goes_on and self.more == 0 and self.listed:
-            last = self.listed[-1]
-            self.listed[-1] = replace(last, end=run.end, records=last.records + run.records)
-        elif goes_on and self.more:
-            return
-        elif len(self.listed) < LISTED:
-            self.listed.append(run)
-        else:
-            self.more += 1
 
 
 @dataclass(frozen=True)
@@ -106,11 +104,6 @@ class PartitionReport:
     @staticmethod
     def of(bound: Bounds) -> PartitionReport:
         return PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
-
-    def note_read(self, fates: Fates) -> None:
-        """The records of one more window."""
-        self.read += len(fates.offsets)
-        self.filtered += int(np.count_nonzero(~(fates.landing | fates.dead)))
 
     def add(self, judged: Judged) -> None:
         """The faults of one more window."""
@@ -284,10 +277,6 @@ class TableReport:
     """The result of the comparison of values, if requested."""
 
     @property
-    def keyed(self) -> bool:
-        return self.changes is not None
-
-    @property
     def faults(self) -> tuple[Fault, ...]:
         return _faults([self])
 
@@ -311,12 +300,12 @@ class TableReport:
             "totals": {
                 **{name: self.total(name) for name in _OF_TABLES},
                 **{fault.value: self.count(fault) for fault in self.faults},
-                **({"changes": self.changes} if self.keyed else {}),
+                **({"changes": self.changes} if self.changes is not None else {}),
             },
             "partitions": [each.to_dict(_OF_TABLES, self.faults) for each in listed],
             "strays": [each.to_dict() for each in self.strays],
             "files_registered_twice": [_doubled(each) for each in self.doubled],
-            **({"keys": [each.to_dict() for each in self.keys]} if self.keyed else {}),
+            **({"keys": [each.to_dict() for each in self.keys]} if self.changes is not None else {}),
             **({"values": self.compared.to_dict()} if self.compared is not None else {}),
             "notes": list(self.notes),
         }
@@ -374,7 +363,7 @@ class Report:
 
 def _faults(tables: Sequence[TableReport]) -> tuple[Fault, ...]:
     """The faults that were checked."""
-    stale = (Fault.STALE,) if any(each.keyed for each in tables) else ()
+    stale = (Fault.STALE,) if any(each.changes is not None for each in tables) else ()
     changed = (Fault.CHANGED,) if any(each.compared is not None for each in tables) else ()
     return (*FAULTS, *stale, *changed)
 

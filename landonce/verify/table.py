@@ -209,7 +209,10 @@ class KeyedAudit(TableAudit):
         held, last = self._held.rows(self._places), self._last.table()
         judged = self._judged(bounds, last, held, None)
         if Fault.MISSING in judged.faults:
-            judged = self._judged(bounds, last, held, self._deleted(later(self.name)))
+            changes = later(self.name)
+            if changes is not None:
+                deleted = changes.filter(pc.equal(changes.column(OPERATION), DELETE))
+                judged = self._judged(bounds, last, held, plain(deleted.select(self._identity)))
         doubled = self._held.doubled()
         reports = tuple(self._partition(each, judged) for each in bounds)
         for bound, report in zip(bounds, reports, strict=True):
@@ -248,11 +251,6 @@ class KeyedAudit(TableAudit):
             later if later is not None else keys,
             limits,
         )
-
-    def _deleted(self, later: pa.Table | None) -> pa.Table | None:
-        if later is None:
-            return None
-        return plain(later.filter(pc.equal(later.column(OPERATION), DELETE)).select(self._identity))
 
     def _partition(self, bound: Bounds, judged: JudgedKeys) -> PartitionReport:
         place = self._places[bound.label]

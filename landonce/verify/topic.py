@@ -153,9 +153,6 @@ class Letters:
         """The records that the target itself refused. Nothing else could predict that."""
         return self._refused.get(partition, np.empty(0, np.int64))
 
-    def partitions(self) -> tuple[Partition, ...]:
-        return tuple(sorted(self._counted))
-
 
 def _by_partition(letters: Iterable[dict[str, Any]], labels: Collection[str]) -> dict[Partition, Offsets]:
     found: dict[Partition, array[int]] = defaultdict(lambda: array("q"))

@@ -87,17 +87,11 @@ class ValueAudit:
         if len(bad):
             self.compared.differing[name] += len(bad)
             self.compared.empty[name] += pc.sum(found.take(pa.array(bad)).is_null()).as_py() or 0
-            self._list(bound, name, offsets[judged], expected, found, bad)
+            like = as_type(found, expected.type)
+            for at in bad[: max(0, LISTED - len(self.compared.listed))].tolist():
+                texts = shown(expected, at), shown(like if like is not None else found, at)
+                self.compared.listed.append(Difference(bound.label, int(offsets[judged][at]), name, *texts))
         return judged[bad]
-
-    def _list(
-        self, bound: Bounds, name: str, offsets: Offsets, expected: pa.Array, found: pa.Array, bad: Offsets
-    ) -> None:
-        like = as_type(found, expected.type)
-        shown_found = like if like is not None else found
-        for at in bad[: max(0, LISTED - len(self.compared.listed))].tolist():
-            texts = shown(expected, at), shown(shown_found, at)
-            self.compared.listed.append(Difference(bound.label, int(offsets[at]), name, *texts))
 
 
 def _expected(table: str, fates: Fates) -> tuple[Offsets, pa.Table]:

@@ -46,10 +46,10 @@ class Delegating(BlockTransaction):
     def close(self) -> None:
         self.inner.close()
 
-    def aside(self, statement: str, *told: object) -> None:
+    def aside(self, statement: str, *values: object) -> None:
         """Over a connection of its own."""
         with closing(sqlite3.connect(self.path, timeout=60)) as connection, connection:
-            connection.execute(statement, told)
+            connection.execute(statement, values)
 
 
 class SqliteTransactions(TransactionSite):
@@ -142,11 +142,11 @@ class Sweeping(Delegating):
 class RowsFirst(Delegating):
     """Writes the rows in a transaction of their own, and flips the block's row in the next one."""
 
-    told: tuple[Claim, str] | None = None
+    wanted: tuple[Claim, str] | None = None
 
     def flip(self, claim: Claim, receipt: str) -> bool:
         row = super().read()
-        self.told = (claim, receipt)
+        self.wanted = (claim, receipt)
         return row is not None and row.claim == claim and row.mark == "BEFORE"
 
     def write(self, rows: pa.Table) -> None:
@@ -157,8 +157,8 @@ class RowsFirst(Delegating):
             )
 
     def commit(self) -> None:
-        assert self.told is not None
-        if super().flip(*self.told):
+        assert self.wanted is not None
+        if super().flip(*self.wanted):
             super().commit()
 
 

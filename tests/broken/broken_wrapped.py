@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from broken_wrapped_doubt import Chunked, Confirming, Noting
 
 from landonce.errors import NotPushed
 from landonce.sinks.wrapped.block import PushedBlock
@@ -26,16 +25,16 @@ class FilesSite(WrappedSite):
     """A folder of its own, read file by file."""
 
     def __init__(
-        self, folder: Path, made: Callable[[Path], Any] = FilePerBlock, *, secret: str = "", **told: Any
+        self, folder: Path, made: Callable[[Path], Any] = FilePerBlock, *, secret: str = "", **options: Any
     ) -> None:
         self.folder = folder / "blocks"
         self.folder.mkdir()
         self._made = made
-        self._told = {"idempotent": True, "name": "files", **told}
+        self._options = {"idempotent": True, "name": "files", **options}
         self.secret = secret
 
     def sink(self) -> WrappedSink:
-        return wrap(self._made(self.folder), **self._told)
+        return wrap(self._made(self.folder), **self._options)
 
     def held(self) -> list[Row]:
         files = sorted(self.folder.glob("*.jsonl"))
@@ -55,17 +54,17 @@ class FilesSite(WrappedSite):
 class TableSite(WrappedSite):
     """An SQLite file of its own, read by plain SQL."""
 
-    def __init__(self, folder: Path, made: Callable[[Path], Any] = Appending, **told: Any) -> None:
+    def __init__(self, folder: Path, made: Callable[[Path], Any] = Appending, **options: Any) -> None:
         self.path = folder / "events.db"
         with closing(sqlite3.connect(self.path)) as connection:
             connection.execute(
                 "CREATE TABLE events (_topic TEXT, _partition INTEGER, _offset INTEGER, id INTEGER, word TEXT)"
             )
         self._made = made
-        self._told = {"idempotent": False, "settles_within": 2.0, "name": "table", **told}
+        self._options = {"idempotent": False, "settles_within": 2.0, "name": "table", **options}
 
     def sink(self) -> WrappedSink:
-        return wrap(self._made(self.path), **self._told)
+        return wrap(self._made(self.path), **self._options)
 
     def held(self) -> list[Row]:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -197,7 +196,7 @@ class OffsetsAlone(Appending):
         return super().probe(replace(block, topic="t", partition=0))
 
 
-class Mending(Appending):
+class Completing(Appending):
     """Pushes what it does not find."""
 
     def probe(self, block: PushedBlock) -> bool:
@@ -207,7 +206,7 @@ class Mending(Appending):
         return found
 
 
-class Swallowing(FilePerBlock):
+class Silencing(FilePerBlock):
     def push(self, block: PushedBlock) -> None:
         try:
             super().push(block)
@@ -246,12 +245,49 @@ class Emptying(FilePerBlock):
             file.unlink()
 
 
-def _files(made: Callable[[Path], Any], **told: Any) -> Callable[[Path], WrappedSite]:
-    return lambda folder: FilesSite(folder, made, **told)
+# Broken in a crash, or if the target stops answering, and in nothing else.
 
 
-def _table(made: Callable[[Path], Any], **told: Any) -> Callable[[Path], WrappedSite]:
-    return lambda folder: TableSite(folder, made, **told)
+class Noting(Appending):
+    """Notes first that the block is there, and believes the note."""
+
+    def push(self, block: PushedBlock) -> None:
+        with closing(self.connected()) as connection, connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS noted (key TEXT)")
+            connection.execute("INSERT INTO noted VALUES (?)", (block.key,))
+        super().push(block)
+
+    def probe(self, block: PushedBlock) -> bool:
+        with closing(self.connected()) as connection, connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS noted (key TEXT)")
+            return bool(connection.execute("SELECT 1 FROM noted WHERE key = ?", (block.key,)).fetchone())
+
+
+class Chunked(Appending):
+    """Sends five hundred rows at a time, and still takes one of them for all."""
+
+    def push(self, block: PushedBlock) -> None:
+        for first in range(0, block.rows.num_rows, 500):
+            super().push(replace(block, rows=block.rows.slice(first, 500)))
+
+
+class Confirming(Appending):
+    """Looks once more after the commit, and where it cannot, says that nothing arrived."""
+
+    def push(self, block: PushedBlock) -> None:
+        super().push(block)
+        try:
+            self.probe(block)
+        except sqlite3.OperationalError as error:
+            raise NotPushed(str(error)) from error
+
+
+def _files(made: Callable[[Path], Any], **options: Any) -> Callable[[Path], WrappedSite]:
+    return lambda folder: FilesSite(folder, made, **options)
+
+
+def _table(made: Callable[[Path], Any], **options: Any) -> Callable[[Path], WrappedSite]:
+    return lambda folder: TableSite(folder, made, **options)
 
 
 BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
@@ -272,8 +308,8 @@ BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "a_probe_does_not_find_what_is_absent": _table(Trusting),
     "a_probe_tells_partitions_and_topics_apart": _table(OffsetsAlone),
     "a_probe_says_yes_or_no": _table(Forgetful),
-    "a_probe_changes_nothing": _table(Mending),
-    "a_silent_target_takes_nothing": _files(Swallowing),
+    "a_probe_changes_nothing": _table(Completing),
+    "a_silent_target_takes_nothing": _files(Silencing),
     "not_pushed_means_that_nothing_arrived": _table(Spooling),
     "a_silent_target_is_not_an_empty_one": _table(Hasty),
     "a_batch_is_pushed_and_recorded": _files(Emptying),

@@ -11,8 +11,7 @@ from unicodedata import normalize
 
 import pyarrow as pa
 import pytest
-from broken_wrapped import BROKEN_WRAPPED, FilesSite, TableSite
-from broken_wrapped_doubt import Chunked
+from broken_wrapped import BROKEN_WRAPPED, Chunked, FilesSite, TableSite
 from kit_controls import check_fails, check_mostly_sound
 
 from landonce.sinks.wrapped.block import PushedBlock
@@ -100,7 +99,7 @@ def test_what_portions_lose_or_double_is_counted(tmp_path: Path) -> None:
         ("last", ChunkedToTheLast, "0 missing, 500 too many"),
     ):
         (tmp_path / name).mkdir()
-        where = rf"killed before line {line} of broken_wrapped_doubt \(of 5000 rows {difference}\)"
+        where = rf"killed before line {line} of broken_wrapped \(of 5000 rows {difference}\)"
         with pytest.raises(AssertionError, match=where):
             WRAPPED_CASES[LARGE].check(TableSite(tmp_path / name, made))
 

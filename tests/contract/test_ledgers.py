@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from broken_ledgers_shared import Torn
+from broken_ledgers import Torn
 from broken_sql_ledgers import Forgetful, TornReader, blind_to
 from cutting_proxy import Cut, CuttingProxy
 from ledger_sites import (
@@ -569,4 +569,4 @@ def check_refused(ledger: SqlLedger, kind: type[LandonceError], words: str, secr
             use()
         assert words in str(caught.value)
         assert secret not in "".join(traceback.format_exception(caught.value))
-    assert time.monotonic() - began < 3, "what waiting does not mend is not waited for"
+    assert time.monotonic() - began < 3, "what waiting does not fix is not waited for"

@@ -109,7 +109,7 @@ def test_two_that_waited_an_attempt_out_do_not_both_follow_it(ledger: PushLedger
 
 
 def test_a_takeover_ends_claims_to_come_and_not_those_that_are_made(ledger: PushLedger) -> None:
-    """What an attempt of an earlier driver says of itself is true, whoever the driver is by now."""
+    """What an attempt of an earlier driver says of itself is true, even if another driver has taken over."""
     state = prepared(ledger)
     old, other = Claim.of(state), Spot(1, 1)
     assert ledger.claim(SPOT, old, "a", harmless=False)

@@ -93,7 +93,7 @@ def test_what_a_person_says_landed_has_landed(world: World) -> None:
     """Nobody knows how many rows it were, but never that it is pushed again."""
     world.claimed()
     state = world.ledger.decide(
-        world.old, states.taken(world.old, "person"), Note("now", "settle", "told"), Decision(SPOT, "lost", True)
+        world.old, states.taken(world.old, "person"), Note("now", "settle", "lost"), Decision(SPOT, "lost", True)
     )
     assert world.found(state) == (True, Totals())
 

@@ -173,7 +173,7 @@ def test_a_key_that_is_too_long_for_its_index_is_to_blame(keyed_pg: Site) -> Non
 
 
 def test_a_row_without_a_partition_may_have_one_later(pg: Site) -> None:
-    """A CHECK, by PostgreSQL's number; but whoever makes partitions may be late."""
+    """A CHECK, by PostgreSQL's number; but a job that creates partitions may be late."""
     pg.ask("DROP TABLE events")
     pg.ask(f"CREATE TABLE events (id bigint, word text CHECK (word <> 'w1'), {COORDINATES}) PARTITION BY RANGE (id)")
     pg.ask("CREATE TABLE part PARTITION OF events FOR VALUES FROM (0) TO (2)")
@@ -425,7 +425,7 @@ def test_a_look_at_a_server_that_stands_still_ends(
 
 
 @pytest.mark.parametrize("where", ["pg", "keyed_pg", "maria", "keyed_maria", "lite"])
-def test_the_index_that_a_check_names_can_be_made_as_it_stands(where: str, request: pytest.FixtureRequest) -> None:
+def test_the_index_that_a_check_names_can_be_made_as_written(where: str, request: pytest.FixtureRequest) -> None:
     site = request.getfixturevalue(where)
     site.ask("DROP TABLE events")
     site.ask("CREATE TABLE events (_topic varchar(249), _partition int, _offset bigint, id bigint NOT NULL)")
@@ -442,7 +442,7 @@ def test_the_index_that_a_check_names_can_be_made_as_it_stands(where: str, reque
 
 @pytest.mark.parametrize("where", ["pg", "keyed_pg", "maria", "keyed_maria"])
 def test_a_column_that_comes_under_a_driver_makes_no_dead_letters(where: str, request: pytest.FixtureRequest) -> None:
-    """It may not be NULL, and the driver does not know it: the records may well hold it, and land once the driver starts anew."""
+    """It may not be NULL, and the driver does not know it: the records may well hold it, and land once the driver starts again."""
     site = request.getfixturevalue(where)
     state = site.prepared((0, 3))
     site.ask("ALTER TABLE events ADD COLUMN late int NOT NULL")
@@ -498,7 +498,7 @@ GRANTS = {
 
 
 def test_rights_that_a_block_needs_are_asked_for_first(pg: Site) -> None:
-    """Each of them is missed by the check, and whoever has them all lands rows."""
+    """Each of them is missed by the check, and a user who has them all lands rows."""
     pg.ask("ALTER TABLE events ADD COLUMN number serial")
     pg.ask("ALTER TABLE events ADD UNIQUE (id)")
     database = pg.url.rpartition("/")[2]

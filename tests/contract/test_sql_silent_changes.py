@@ -1,4 +1,4 @@
-"""What a database would change, drop or invent without a word: refused before the start, a dead letter, or as it was told."""
+"""What a database would change, drop or invent without a word: refused before the start, a dead letter, or as configured."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_what_may_leave_changes_out_is_named(pg: Made, lite: Made) -> None:
 def test_rows_that_a_policy_hides_are_not_deleted_so_it_is_refused(pg: Made) -> None:
     site = pg("id bigint PRIMARY KEY, word text", key=("id",))
     site.ask("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
-    assert refusals(site) == [], "whoever the policies do not hold for may write"
+    assert refusals(site) == [], "a user whom the policies do not concern may write"
     name = f"app{next(_numbers)}"
     site.ask(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
     site.ask(f"GRANT ALL ON events TO {name}")

@@ -57,7 +57,7 @@ def rows() -> pa.Table:
     )
 
 
-def told(folder: Path) -> dict[str, Any]:
+def settings(folder: Path) -> dict[str, Any]:
     """What every recipe says."""
     return {
         "pipeline": "contract",
@@ -84,7 +84,7 @@ def in_file(path: Path) -> list[tuple[Any, ...]]:
 def deduplicating(folder: Path) -> tuple[Write, Ask]:
     sink = SqliteSink(folder / "events.db")
     sink.target().create(SCHEMA)
-    recipe = InsertRecipe(**told(folder), sink=sink)
+    recipe = InsertRecipe(**settings(folder), sink=sink)
     task = InsertTask(
         index=0,
         batch=1,
@@ -107,7 +107,7 @@ def transactional(folder: Path) -> tuple[Write, Ask]:
     assert state.pending is not None
     block, claim = state.pending.blocks[0], Claim.of(state)
     task = TransactionTask(index=0, batch=state.pending.batch, plan="plan", block=block, claim=claim, labels=LABELS)
-    return writing(SqlRecipe(**told(folder), sink=site.sink), task), lambda: in_file(path)
+    return writing(SqlRecipe(**settings(folder), sink=site.sink), task), lambda: in_file(path)
 
 
 def pushed(folder: Path) -> tuple[Write, Ask]:
@@ -130,7 +130,7 @@ def pushed(folder: Path) -> tuple[Write, Ask]:
         labels=LABELS,
     )
     sink = landonce.wrap(push, idempotent=False, settles_within=600, name="s")
-    recipe = WrappedRecipe(**told(folder), sink=sink, ledger=place)
+    recipe = WrappedRecipe(**settings(folder), sink=sink, ledger=place)
     return (
         writing(recipe, task),
         lambda: [tuple(json.loads(line).values()) for line in path.read_text().splitlines()] if path.exists() else [],
