@@ -124,7 +124,8 @@ class SqlOffsets:
                 command="use an engine without isolation_level AUTOCOMMIT",
             )
         if self._idle_seconds is not None and connection.dialect.name == "postgresql":
-            end_when_idle(connection, self._idle_seconds)
+            limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
+            connection.execute(limit, {"limit": f"{int(self._idle_seconds * 1000)}ms"})
         for partition, step in sorted(steps.items()):
             if self._move(connection, group, partition, step) != 1:
                 raise self._refusal(connection, group, partition, step)
@@ -209,8 +210,12 @@ class SqlOffsets:
         deadline = time.monotonic() + self._lock_seconds
         while True:
             try:
-                with self._own(deadline - time.monotonic()) as connection:
-                    return work(connection)
+                with self._engine.connect() as connection:
+                    if connection.dialect.name != "sqlite":
+                        # Whatever the engine's default: a statement that waited must see the current row.
+                        connection = connection.execution_options(isolation_level="READ COMMITTED")
+                    with connection.begin(), waiting(connection, deadline - time.monotonic()):
+                        return work(connection)
             except (OperationalError, InterfaceError) as failure:
                 if time.monotonic() > deadline:
                     raise LedgerUnavailable(
@@ -219,15 +224,6 @@ class SqlOffsets:
                         command="poll again, or end that consumer's database session",
                     ) from failure
                 time.sleep(_PAUSE)
-
-    @contextmanager
-    def _own(self, seconds: float) -> Iterator[Connection]:
-        """READ COMMITTED, whatever the engine's default: a statement that waited sees the current row."""
-        with self._engine.connect() as connection:
-            if connection.dialect.name != "sqlite":
-                connection = connection.execution_options(isolation_level="READ COMMITTED")
-            with connection.begin(), waiting(connection, seconds):
-                yield connection
 
 
 def offset_table(name: str, schema: str | None) -> Table:
@@ -279,12 +275,6 @@ def waiting(connection: Connection, seconds: float) -> Iterator[None]:
         timeout = f"{max(1, int(seconds * 1000))}ms"
         connection.execute(text("SELECT set_config('lock_timeout', :limit, true)"), {"limit": timeout})
     yield
-
-
-def end_when_idle(connection: Connection, seconds: float) -> None:
-    """PostgreSQL ends the session if it stays idle in this transaction for so long."""
-    limit = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
-    connection.execute(limit, {"limit": f"{int(seconds * 1000)}ms"})
 
 
 def autocommits(connection: Connection) -> bool:

@@ -39,7 +39,6 @@ from landonce.testing.ledger_sites import (
     counter,
     first_state,
     full_state,
-    march,
     marched,
     moved,
     note,
@@ -228,7 +227,7 @@ def mistakes_of_the_caller_change_nothing(site: LedgerSite) -> None:
         refused(
             ValueError,
             lambda wrong=wrong: ledger.change(state, wrong),  # type: ignore[misc]
-            f"a change that nobody can mean was taken ({what}; `protocol.ledger.check_change` refuses it)",
+            f"an invalid change was accepted ({what}; `protocol.ledger.check_change` refuses it)",
         )
     refused(ValueError, lambda: ledger.create(full_state("another")), "another pipeline's state was taken")
     assert ledger.load() == state, "a change that was refused left something"
@@ -423,12 +422,10 @@ def _kill_marcher(site: LedgerSite, name: str, seconds: float) -> int:
 
     def go() -> None:
         ledger = site.open(name)
-        states = march(ledger.load())
-        old = next(states)
-        for new in states:
-            ledger.change(old, new)
-            sending.send(new.version)
-            old = new
+        state = ledger.load()
+        while state is not None:
+            state = ledger.change(state, advanced(state))
+            sending.send(state.version)
 
     worker = started(go)
     sending.close()

@@ -63,7 +63,7 @@ def a_sink_travels_to_the_workers(site: SinkSite) -> None:
 
 @case(SECRET)
 def no_secret_is_shown(site: SinkSite) -> None:
-    """Passwords would stand in logs and in bug reports."""
+    """Passwords would appear in logs and in bug reports."""
     for said in (repr(site.sink()), str(site.sink())):
         assert site.secret not in said, "the sink shows its secret"
 
@@ -72,12 +72,12 @@ def no_secret_is_shown(site: SinkSite) -> None:
 def a_table_is_made_once(site: SinkSite) -> None:
     """A second start would empty the table, or fail."""
     target = site.sink().target()
-    assert not target.exists(), "there is a table before anybody made it"
+    assert not target.exists(), "there is a table before it was created"
     target.create(SCHEMA)
-    assert target.exists(), "there is no table after it was made"
+    assert target.exists(), "there is no table after it was created"
     send(site.sink(), rows(0), 1)
     target.create(SCHEMA)
-    assert held(site) == as_rows(rows(0)), "making a table that is there changed it"
+    assert held(site) == as_rows(rows(0)), "creating a table that exists changed it"
 
 
 @case()
@@ -88,7 +88,7 @@ def the_schema_comes_back(site: SinkSite) -> None:
 
 @case()
 def a_fit_table_is_not_refused(site: SinkSite) -> None:
-    """No pipeline could start, or a look would change the table."""
+    """No pipeline could start, or a check would change the table."""
     target = made(site).target()
     check_not_refused(target.check())
     assert held(site) == [], "a check wrote something"
@@ -96,7 +96,7 @@ def a_fit_table_is_not_refused(site: SinkSite) -> None:
 
 @case()
 def what_is_acknowledged_is_there(site: SinkSite) -> None:
-    """Records are lost, and nobody ever looks again: a first insert that is acknowledged is not probed."""
+    """Records would be lost unnoticed: a first insert that is acknowledged is not probed."""
     sink, block = made(site), rows(*range(100))
     send(sink, block, 1)
     assert held(site) == as_rows(block), "an acknowledged block is not there as it was sent"
@@ -122,7 +122,7 @@ def the_same_token_lands_once(site: SinkSite) -> None:
 
 @case()
 def another_token_is_another_block(site: SinkSite) -> None:
-    """Blocks would be dropped as copies of others that they are not."""
+    """Blocks would be dropped as copies of other blocks."""
     sink = made(site)
     for number in range(4):
         send(sink, rows(number), number)
@@ -185,7 +185,7 @@ def blocks_land_side_by_side(site: SinkSite) -> None:
 
 @case()
 def two_sends_of_one_token_at_once_land_once(site: SinkSite) -> None:
-    """A worker that was given up, and the one in its place, would both deliver."""
+    """A worker that was given up, and its replacement, would both deliver."""
     sink = made(site)
     for race in range(3):
         block = rows(race)
@@ -251,7 +251,7 @@ def gaps_between_offsets_are_no_loss(site: SinkSite) -> None:
 
 @case(PROBED, ATOMIC)
 def a_part_of_a_block_is_torn(site: SinkSite) -> None:
-    """Somebody deleted rows, and landonce would fill the hole on its own, or call the block delivered."""
+    """Somebody deleted rows, and landonce would restore them by itself, or call the block delivered."""
     sink = made(site)
     send(sink, rows(0, 1), 1)
     presence = sink.writer().probe(rows(0, 1, 2, 3), [span(0, 4)]).presence
@@ -282,7 +282,7 @@ def a_row_that_is_sent_twice_becomes_one(site: SinkSite) -> None:
 
 @case(PROBED)
 def a_count_is_of_the_ranges(site: SinkSite) -> None:
-    """Where Kafka has lost a pending block, its rows prove that it landed: a neighbour's row must not."""
+    """If Kafka has lost a pending block, its rows prove that it landed: rows of a neighbour must not."""
     sink = made(site)
     send(sink, pa.concat_tables([rows(*range(6)), rows(0, 1, partition=1)]), 1)
     writer = sink.writer()
@@ -322,7 +322,7 @@ def a_look_says_nothing_below_the_floor(site: SinkSite) -> None:
 
 @case(PROBED, REMOVES)
 def a_used_up_token_is_replaced(site: SinkSite) -> None:
-    """A target that remembers a token and lost its rows would swallow them for ever."""
+    """A target that remembers a token and has lost its rows would never take them again."""
     sink, block = made(site), rows(0, 1, 2)
     send(sink, block, 1)
     site.remove(as_rows(block))
@@ -350,7 +350,7 @@ def a_silent_target_acknowledges_nothing(site: SinkSite) -> None:
 
 @case(PROBED, LEAVES)
 def a_silent_target_is_not_an_empty_one(site: SinkSite) -> None:
-    """Every block of which the probe failed would be delivered again."""
+    """Every block whose probe failed would be delivered again."""
     sink, block = made(site), rows(0, 1)
     send(sink, block, 1)
     writer = sink.writer()
@@ -362,7 +362,7 @@ def a_silent_target_is_not_an_empty_one(site: SinkSite) -> None:
 
 @case()
 def a_kill_harms_nothing_that_landed(site: SinkSite) -> None:
-    """Every recovery begins with a kill: it would take delivered rows away."""
+    """Every recovery begins with a kill, which would remove delivered rows."""
     sink = made(site)
     send(sink, rows(0, 1), 1)
     sink.target().kill()
@@ -373,7 +373,7 @@ def a_kill_harms_nothing_that_landed(site: SinkSite) -> None:
 
 @case()
 def nothing_lands_after_deadline_and_kill(site: SinkSite) -> None:
-    """Recovery looks, sends what is missing, and then the first insert arrives after all: delivered twice."""
+    """Recovery probes, sends what is missing, and then the first insert arrives after all: delivered twice."""
     sink = made(site)
     target = sink.target()
     deadline = target.now() + 3_000
@@ -395,7 +395,7 @@ def nothing_lands_after_deadline_and_kill(site: SinkSite) -> None:
 
 @case(PROBED, ATOMIC)
 def a_send_that_is_killed_at_any_line_is_whole_or_absent(site: SinkSite) -> None:
-    """A crash would leave a part of a block, and the pipeline halts until a person has looked at it."""
+    """A crash would leave a part of a block, and the pipeline would halt until a person decides."""
     sink = made(site)
     blocks = _crashed(site, sink)
     for moment, block in blocks.items():
@@ -415,7 +415,7 @@ def after_a_crash_at_any_line_a_block_lands_once(site: SinkSite) -> None:
 
 
 def _crashed(site: SinkSite, sink: DeduplicatingSink) -> dict[int, pa.Table]:
-    """A block for each moment, whose worker was killed there. Their deadlines have passed, and what ran was killed."""
+    """A block for each moment, whose worker was killed there. The deadlines have passed, and the target has killed what still ran."""
     target = sink.target()
     lines = lines_of(sink.writer())
     tried = rows(0, 1, 2, 3, partition=1_000_000)
@@ -437,7 +437,7 @@ def _sending(sink: DeduplicatingSink, block: pa.Table, number: int, deadline: in
 
 
 def _recovered(sink: DeduplicatingSink, block: pa.Table, number: int, generation: int) -> Fate | None:
-    """What a worker of the next driver makes of it."""
+    """The fate of the block after a worker of the next driver recovered it."""
     from landonce.sinks.deduplicating import InsertTask, land
 
     task = InsertTask(

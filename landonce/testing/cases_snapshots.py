@@ -35,9 +35,9 @@ from landonce.testing.snapshot_sites import (
     ROLLS,
     SnapshotSite,
     batch_of,
+    begun,
     below,
     land,
-    landed,
     ledger_of,
     made,
     opened,
@@ -84,14 +84,14 @@ def no_secret_is_shown(site: SnapshotSite) -> None:
 def a_table_is_made_once(site: SnapshotSite) -> None:
     """A second start would empty the table, or fail."""
     table = opened(site).open_table()
-    assert table.look() is None, "there is a table before anybody made it"
+    assert table.look() is None, "there is a table before it was created"
     assert table.journal() == (), "there is a journal before there is a table"
     table.create(SCHEMA)
-    assert table.look() is not None, "there is no table after it was made"
-    landed(opened(site), 1)
+    assert table.look() is not None, "there is no table after it was created"
+    begun(site, 1)
     table.create(SCHEMA)
-    assert held(site) == below(4), "making a table that is there changed it"
-    assert position(state_of(site)) == 4, "making a table that is there changed its position"
+    assert held(site) == below(4), "creating a table that exists changed it"
+    assert position(state_of(site)) == 4, "creating a table that exists changed its position"
 
 
 @case()
@@ -111,8 +111,7 @@ def a_fit_table_is_not_refused(site: SnapshotSite) -> None:
 @case()
 def values_come_back_as_they_were(site: SnapshotSite) -> None:
     """Rows would land once, and wrong."""
-    sink = made(site)
-    ledger, state = taken_by(sink, "first")
+    sink, ledger, state = begun(site)
     ledger.commit(*plan(ledger, state), stage(sink, state, odd_rows()))
     assert held(site) == as_rows(odd_rows()), "a value was changed"
 
@@ -120,8 +119,7 @@ def values_come_back_as_they_were(site: SnapshotSite) -> None:
 @case()
 def all_blocks_of_a_batch_land_together(site: SnapshotSite) -> None:
     """The position covers all blocks of a batch: those that are left out are lost."""
-    sink = made(site)
-    ledger, state = taken_by(sink, "first")
+    sink, ledger, state = begun(site)
     topic = rows(2).column("_topic").dictionary_encode()  # workers may hold the topic as a dictionary
     parts = [rows(0, 1), rows(2).set_column(0, "_topic", topic), rows(3)]
     files = tuple(file for number, part in enumerate(parts) for file in stage(sink, state, part, number))
@@ -132,8 +130,7 @@ def all_blocks_of_a_batch_land_together(site: SnapshotSite) -> None:
 @case()
 def a_mark_comes_back_whole(site: SnapshotSite) -> None:
     """The next driver would continue from another state than the last one left: dead letters, epochs and positions come from the mark."""
-    sink = made(site)
-    ledger, state = taken_by(sink, "first")
+    sink, ledger, state = begun(site)
     before, after = plan(ledger, state)
     started, tops = ((FIRST, 0),), ((FIRST, 3),)
     ledger.commit(
@@ -156,8 +153,7 @@ def a_mark_comes_back_whole(site: SnapshotSite) -> None:
 @case()
 def a_batch_without_rows_moves_the_position(site: SnapshotSite) -> None:
     """A batch of filtered records would be read again for ever."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    _, ledger, state = begun(site, 1)
     ledger.commit(*plan(ledger, state))
     assert position(state_of(site)) == 8, "a batch without rows did not move the position"
     assert held(site) == below(4), "a batch without rows changed the table"
@@ -166,8 +162,7 @@ def a_batch_without_rows_moves_the_position(site: SnapshotSite) -> None:
 @case()
 def what_is_staged_is_not_there(site: SnapshotSite) -> None:
     """Readers would see rows of tasks that failed, and see them again when the task is repeated."""
-    sink = made(site)
-    ledger, state = taken_by(sink, "first")
+    sink, ledger, state = begun(site)
     stage(sink, state, batch_of(state))
     assert held(site) == [], "rows are visible before their commit"
     land(sink, ledger, state)
@@ -177,8 +172,7 @@ def what_is_staged_is_not_there(site: SnapshotSite) -> None:
 @case()
 def files_of_a_dead_driver_never_appear(site: SnapshotSite) -> None:
     """What a driver staged before it died, the next one reads and stages again: both would be there."""
-    sink = made(site)
-    _, state = landed(sink, 1, "dead")
+    sink, _, state = begun(site, 1, "dead")
     stage(sink, state, batch_of(state))
     ledger, state = taken_by(sink, "next")
     assert held(site) == below(4), "taking the table made files visible that nobody committed"
@@ -189,8 +183,7 @@ def files_of_a_dead_driver_never_appear(site: SnapshotSite) -> None:
 @case()
 def an_attempt_on_an_older_version_is_refused(site: SnapshotSite) -> None:
     """The check of position and epoch would be made on one version, and the commit on another: delivered twice."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    sink, ledger, state = begun(site, 1)
     table = sink.open_table()
     seen = looked(table)
     files = stage(sink, state, batch_of(state))
@@ -203,8 +196,7 @@ def an_attempt_on_an_older_version_is_refused(site: SnapshotSite) -> None:
 @case(OTHERS)
 def an_attempt_is_never_moved_to_a_newer_version(site: SnapshotSite) -> None:
     """A library that tries again by itself commits on a version that nobody has checked: a driver that was replaced would be let through."""
-    sink = made(site)
-    ledger, state = taken_by(sink, "first")
+    sink, ledger, state = begun(site)
     table = sink.open_table()
     seen = looked(table)
     site.write_aside(rows(100, partition=9))
@@ -217,8 +209,7 @@ def an_attempt_is_never_moved_to_a_newer_version(site: SnapshotSite) -> None:
 @case()
 def of_attempts_at_once_one_takes_effect(site: SnapshotSite) -> None:
     """Two drivers that start together would both own the table, and both deliver."""
-    sink = made(site)
-    ledger, state = taken_by(sink, "first")
+    sink, ledger, state = begun(site)
     _, after = plan(ledger, state)
     table = sink.open_table()
     seen, tries = [looked(table) for _ in range(4)], [stage(sink, state, batch_of(state), each) for each in range(4)]
@@ -234,8 +225,7 @@ def of_attempts_at_once_one_takes_effect(site: SnapshotSite) -> None:
 @case()
 def a_driver_that_was_replaced_is_fenced(site: SnapshotSite) -> None:
     """A driver that was paused wakes up and delivers what the next one has delivered."""
-    sink = made(site)
-    old_ledger, old = landed(sink, 1, "old")
+    sink, old_ledger, old = begun(site, 1, "old")
     files = stage(sink, old, batch_of(old))
     new_ledger, new = taken_by(sink, "new")
     before, after = plan(old_ledger, old)
@@ -249,8 +239,7 @@ def a_driver_that_was_replaced_is_fenced(site: SnapshotSite) -> None:
 @case(OTHERS)
 def commits_of_others_disturb_nothing(site: SnapshotSite) -> None:
     """A table has other writers: each of their commits would stop the pipeline, hide its position, or be undone by it."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    sink, ledger, state = begun(site, 1)
     site.write_aside(rows(100, partition=9))
     assert position(state_of(site)) == 4, "another writer's commit hides the position"
     state = land(sink, ledger, state)
@@ -264,8 +253,7 @@ def commits_of_others_disturb_nothing(site: SnapshotSite) -> None:
 @case()
 def pipelines_in_one_table_do_not_mix(site: SnapshotSite) -> None:
     """Two pipelines may write to one table: one would continue from the position of the other."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    sink, ledger, state = begun(site, 1)
     _, other = taken_by(site.sink("contract-2"), "second", "contract-2")
     assert position(other) == 0, "a pipeline begins at the position of another one"
     land(sink, ledger, state)
@@ -276,8 +264,7 @@ def pipelines_in_one_table_do_not_mix(site: SnapshotSite) -> None:
 @case()
 def a_lost_answer_is_found_out(site: SnapshotSite) -> None:
     """A commit that took effect and was not answered would be made again: delivered twice."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    sink, ledger, state = begun(site, 1)
     files = stage(sink, state, batch_of(state))
     before, after = plan(ledger, state)
     ledger.table = table = sink.open_table()
@@ -300,9 +287,8 @@ def a_lost_answer_is_found_out(site: SnapshotSite) -> None:
 
 @case(ROLLS)
 def a_rollback_is_followed(site: SnapshotSite) -> None:
-    """The rows that a rollback removes would be lost: the position must go back with them, and the numbers must not."""
-    sink = made(site)
-    _, state = landed(sink, 3)
+    """The rows that a rollback removes would be lost: the position must go back with them; versions and epochs must not."""
+    sink, _, state = begun(site, 3)
     site.roll_back(2)
     assert held(site) == below(4), "the site's `roll_back` does something else"
     view = looked(opened(site).open_table()).view
@@ -320,8 +306,7 @@ def a_rollback_is_followed(site: SnapshotSite) -> None:
 @case(ROLLS)
 def a_driver_at_work_notices_a_rollback(site: SnapshotSite) -> None:
     """The next batch would land above a gap that nothing ever fills."""
-    sink = made(site)
-    ledger, state = landed(sink, 2)
+    sink, ledger, state = begun(site, 2)
     site.roll_back(1)
     files = stage(sink, state, batch_of(state))
     before, after = plan(ledger, state)
@@ -332,8 +317,7 @@ def a_driver_at_work_notices_a_rollback(site: SnapshotSite) -> None:
 @case(EXPIRES)
 def the_position_survives_the_history(site: SnapshotSite) -> None:
     """Checkpoints and expiry clear the history away: the pipeline would begin again, and deliver everything twice."""
-    sink = made(site)
-    ledger, state = landed(sink, 2)
+    sink, ledger, state = begun(site, 2)
     site.expire()
     assert held(site) == below(8), "the site's `expire` does something else"
     seen = state_of(site)
@@ -348,8 +332,7 @@ def the_position_survives_the_history(site: SnapshotSite) -> None:
 @case(EXPIRES, ROLLS, OTHERS)
 def a_rollback_is_not_forgotten_with_the_history(site: SnapshotSite) -> None:
     """The removed rows would be lost, once nothing in the history shows that they were removed."""
-    sink = made(site)
-    landed(sink, 2)
+    sink, _, _ = begun(site, 2)
     site.roll_back(1)
     site.write_aside(rows(100, partition=9))
     site.expire()
@@ -365,8 +348,7 @@ def a_rollback_is_not_forgotten_with_the_history(site: SnapshotSite) -> None:
 @case(REPLACES)
 def another_table_of_the_same_name_is_noticed(site: SnapshotSite) -> None:
     """Rows of the last batches would go to a new table that lacks all that came before."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    sink, ledger, state = begun(site, 1)
     files = stage(sink, state, batch_of(state))
     site.replace()
     before, after = plan(ledger, state)
@@ -377,10 +359,9 @@ def another_table_of_the_same_name_is_noticed(site: SnapshotSite) -> None:
 @case()
 def rows_without_a_mark_are_seen(site: SnapshotSite) -> None:
     """A pipeline that starts in a table with records of its topics must know of them, or it delivers them again."""
-    sink = made(site)
-    table = sink.open_table()
+    table = made(site).open_table()
     assert not table.holds((TOPIC,)), "an empty table holds records"
-    landed(sink, 1)
+    begun(site, 1)
     assert table.holds((TOPIC,)), "the table holds records of the topic, and says that it does not"
     assert table.holds(("another", TOPIC)), "the table holds records of one of the topics, and says that it does not"
     assert not table.holds(("another",)), "records of one topic pass for records of another"
@@ -389,8 +370,7 @@ def rows_without_a_mark_are_seen(site: SnapshotSite) -> None:
 @case()
 def the_journal_is_kept(site: SnapshotSite) -> None:
     """What an operator decided, and when, would be forgotten."""
-    sink = made(site)
-    ledger, state = landed(sink, 1)
+    sink, ledger, state = begun(site, 1)
     notes = tuple(Note(f"2026-11-01T00:00:0{each}Z", "accept-gap", f"detail {each} ✓") for each in range(2))
     for each in notes:
         state = ledger.change(state, replace(state, version=state.version + 1), each)

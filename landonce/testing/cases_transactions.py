@@ -15,17 +15,15 @@ from landonce.errors import PlanPending, Unbalanced
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import PlainSqlLedger
 from landonce.protocol.block_rows import Claim, Mark
-from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
-from landonce.protocol.ranges import Partition
+from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.receipt import Fate
 from landonce.protocol.transact import Transacting
 from landonce.sinks.transactional import BlockTransaction, settle_block
 from landonce.testing.case import Suite, refused
 from landonce.testing.crashing import SOME_MOMENTS, crashed, in_threads, lines_of, moments, require_kills
-from landonce.testing.sink_sites import TOPIC, Row, as_rows, held, rows, span
+from landonce.testing.sink_sites import PIPELINE as PIPELINE
+from landonce.testing.sink_sites import Row, as_rows, held, pending, rows
 
-PIPELINE = "contract"
 BATCH = 1
 RECEIPT = '{"read":4,"landed":4}'
 
@@ -55,7 +53,7 @@ case = TRANSACTION_CASES.case
 
 @case()
 def a_block_lands_with_its_row(site: TransactionSite) -> None:
-    """Records are lost: a block whose row says AFTER is never looked at again."""
+    """Records would be lost: a block whose row says AFTER is never checked again."""
     state = _prepared(site, 2)
     assert _settled(site, state, 0).fate is Fate.LANDED
     assert held(site) == as_rows(four(0)), "the block is not there as it was written"
@@ -73,7 +71,7 @@ def a_block_that_is_there_is_not_written_again(site: TransactionSite) -> None:
 
 @case()
 def the_receipt_of_the_first_attempt_counts(site: TransactionSite) -> None:
-    """The account of a batch would be made of attempts that wrote nothing."""
+    """The totals of a batch would count attempts that wrote nothing."""
     state = _prepared(site, 1)
     _settled(site, state, 0)
     assert _settled(site, state, 0, "{}").settled == RECEIPT, "the receipt of the attempt that landed is not there"
@@ -174,13 +172,7 @@ def four(number: int) -> pa.Table:
 
 def _prepared(site: TransactionSite, blocks: int) -> LedgerState:
     """A plan with a block for each of so many partitions is pending."""
-    ledger = site.ledger()
-    state = ledger.create(LedgerState(PIPELINE, "lineage"))
-    state = ledger.change(state, taken(state, "first"))
-    positions = tuple((Partition(TOPIC, number), Position(0, 0)) for number in range(blocks))
-    state = ledger.change(state, replace(state, version=state.version + 1, cluster_id="c", positions=positions))
-    made = tuple(Block((span(0, 4, partition=at),), "events", number=at) for at in range(blocks))
-    return ledger.change(state, prepared(state, Plan(BATCH, made, "fingerprint", 0)))
+    return pending(site.ledger(), blocks, 4)
 
 
 def _taken_over(site: TransactionSite, state: LedgerState) -> LedgerState:

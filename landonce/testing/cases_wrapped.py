@@ -21,9 +21,9 @@ import pyarrow as pa
 from landonce.errors import LandonceError, NotPushed, TargetRefused
 from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.block_rows import Claim, Mark, Spot
-from landonce.protocol.blocks import Block, Identity, Plan, block_key
-from landonce.protocol.ledger import LedgerState, Position, prepared, taken
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.blocks import Block, Identity, block_key
+from landonce.protocol.ledger import LedgerState, taken
+from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.sinks.wrapped.block import PushedBlock
 from landonce.sinks.wrapped.sink import WrappedSink
@@ -42,7 +42,7 @@ from landonce.testing.crashing import (
     require_kills,
     struck,
 )
-from landonce.testing.sink_sites import TOPIC, Row, as_rows, held, odd_rows, rows, span
+from landonce.testing.sink_sites import PIPELINE, Row, as_rows, held, odd_rows, pending, rows, span
 
 
 class WrappedSite(ABC):
@@ -113,7 +113,7 @@ def no_secret_is_shown(site: WrappedSite) -> None:
 
 @case()
 def what_was_pushed_is_there(site: WrappedSite) -> None:
-    """Records are lost: a push that returns is never looked at again."""
+    """Records would be lost: a push that returned is never checked again."""
     table = rows(*range(100))
     with site.sink().opened() as delivery:
         delivery.push(block(table, 0, 100))
@@ -140,7 +140,7 @@ def values_come_back_as_they_were(site: WrappedSite) -> None:
 
 @case()
 def blocks_of_a_partition_are_kept_apart(site: WrappedSite) -> None:
-    """The next block would take the place of the one before."""
+    """The next block would replace the one before."""
     push(site, block(rows(0, 1), 0, 2), block(rows(2, 3), 2, 4), block(rows(4), 4, 5))
     assert held(site) == as_rows(rows(0, 1, 2, 3, 4)), "a block replaced another one"
 
@@ -386,19 +386,19 @@ def _difference(driven: Driven, number: int, there: list[Row]) -> str:
 
 
 def block(table: pa.Table, first: int, end: int, *, attempt: int = 1) -> PushedBlock:
-    """As landonce makes them: the key is a function of what is in it."""
+    """As landonce makes them: the key is a function of the block's content."""
     topic, partition = table.column("_topic")[0].as_py(), table.column("_partition")[0].as_py()
     key = _key(span(first, end, topic, partition))
     return PushedBlock(key, topic, partition, first, end, table, attempt, 2**62)
 
 
 def _key(range: Range) -> str:
-    identity = Identity("contract", "lineage", "cluster", ())
+    identity = Identity(PIPELINE, "lineage", "cluster", ())
     return block_key(identity, Block((range,), "contract"), range.partition.topic)
 
 
 def push(site: WrappedSite, *pushed: PushedBlock) -> None:
-    """Straight to the sink. Whatever it raises is the case's."""
+    """Straight to the sink. The case handles what it raises."""
     for each in pushed:
         with site.sink().opened() as delivery:
             delivery.push(each)
@@ -418,21 +418,14 @@ class Driven:
     state: LedgerState
     size: int
     folder: TemporaryDirectory[str]
-    """Goes with the last that uses it."""
+    """Deleted with the last object that uses it."""
 
     @staticmethod
     def of(partitions: int, size: int = 4) -> Driven:
         folder = TemporaryDirectory(prefix="landonce-kit-")
-        place = PushPlace(Path(folder.name) / "ledger.db", "contract")
-        positions = tuple((Partition(TOPIC, number), Position(0, 0)) for number in range(partitions))
-        blocks = tuple(Block((span(0, size, partition=at),), "contract", number=at) for at in range(partitions))
+        place = PushPlace(Path(folder.name) / "ledger.db", PIPELINE)
         with closing(place.open()) as ledger:
-            state = ledger.create(LedgerState("contract", "lineage"))
-            state = ledger.change(state, taken(state, "first"))
-            bound = replace(state, version=state.version + 1, cluster_id="cluster", positions=positions)
-            state = ledger.change(state, bound)
-            state = ledger.change(state, prepared(state, Plan(1, blocks, "fingerprint", 0)))
-        return Driven(place, state, size, folder)
+            return Driven(place, pending(ledger, partitions, size), size, folder)
 
     def taken_over(self) -> Driven:
         """As by the driver that comes after a crash."""
@@ -460,7 +453,7 @@ class Driven:
             return push_block(sink, ledger, sending)
 
     def land(self, sink: WrappedSink, number: int) -> BlockResult:
-        """As the driver does it: what is doubtful is waited out, and given to a worker again."""
+        """As the driver does it: waits if a block is doubtful, and gives it to a worker again."""
         for _ in range(10):
             result = self.push(sink, number)
             if result.fate is not Fate.DOUBTFUL:

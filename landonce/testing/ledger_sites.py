@@ -1,15 +1,13 @@
 """Where the cases of a ledger run, two sound stores (in memory, and in an SQLite file), and the states that the cases write.
 
-A march is a series of states of which each version is known. It makes a torn state visible: whatever a ledger holds after a crash has to be
-exactly the march's state of that version.
+A march is a series of states of which each version is known. It makes a torn state visible: what a ledger holds after a crash must be exactly
+the march's state of that version.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from landonce.ledger.database import SqliteDatabase
@@ -94,17 +92,12 @@ def advanced(state: LedgerState) -> LedgerState:
     return prepared(state, Plan(state.batch + 1, blocks, "fingerprint", 1))
 
 
-def march(state: LedgerState | None = None) -> Iterator[LedgerState]:
-    """The march from a state on, or from its beginning."""
-    state = state or first_state()
-    while True:
-        yield state
-        state = advanced(state)
-
-
 def marched(version: int) -> LedgerState:
     """The march's state of this version."""
-    return next(islice(march(), version, None))
+    state = first_state()
+    for _ in range(version):
+        state = advanced(state)
+    return state
 
 
 def check_whole(seen: LedgerState | None) -> None:

@@ -173,7 +173,7 @@ class SqliteWriter(BlockWriter):
         return Probe(presence, pa.array([each == 0 for each in copies], pa.bool_()))
 
     def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
-        """How often each coordinate of these ranges is there. An answer that does not come is never taken for none."""
+        """How often each coordinate of these ranges is there. No answer never counts as no rows."""
         found: Counter[tuple[str, int, int]] = Counter()
         try:
             with opened(self.path) as connection:

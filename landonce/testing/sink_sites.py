@@ -1,4 +1,4 @@
-"""Where the cases of a deduplicating sink run, and the rows that they write."""
+"""Where the cases of a deduplicating sink run, and the rows and plans that the cases of every sink write."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from landonce.protocol.blocks import Block, Plan
+from landonce.protocol.ledger import Ledger, LedgerState, bound, prepared, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.schema.ddl import parse_schema
@@ -21,6 +23,7 @@ from landonce.testing.crashing import SOME_MOMENTS
 SinkT = TypeVar("SinkT")
 SCHEMA = parse_schema("id BIGINT NOT NULL, word STRING")
 TOPIC = "t"
+PIPELINE = "contract"
 _IDS = (0, -1, 2**63 - 1, -(2**63), 2**53 + 1)
 _WORDS = (
     *("", None, "ü ✓ 漢 😀", "e\u0301", 'it\'s "quoted"', "two\nlines\tand a tab", "\r\n", "\\", "\\n", "{} %s ? :x"),
@@ -130,6 +133,16 @@ def held(site: _Holds) -> list[Row]:
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=str)
+
+
+def pending(ledger: Ledger, partitions: int, size: int) -> LedgerState:
+    """The state of a driver whose plan is pending: a block of so many records for each of so many partitions."""
+    state = ledger.create(LedgerState(PIPELINE, "lineage"))
+    state = ledger.change(state, taken(state, "first"))
+    starts = {Partition(TOPIC, number): 0 for number in range(partitions)}
+    state = ledger.change(state, bound(state, "cluster", {TOPIC: "id"}, starts))
+    blocks = tuple(Block((span(0, size, partition=at),), "events", number=at) for at in range(partitions))
+    return ledger.change(state, prepared(state, Plan(1, blocks, "fingerprint", 0)))
 
 
 def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:

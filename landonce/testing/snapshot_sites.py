@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.ledger import LedgerState, Position, Totals, prepared, recorded, taken
+from landonce.protocol.ledger import LedgerState, Totals, bound, prepared, recorded, taken
 from landonce.protocol.ranges import Partition, Range
 from landonce.sinks.snapshot import Origin, SnapshotSink, TableLedger
 from landonce.testing.case import overrides
 from landonce.testing.crashing import SOME_MOMENTS
-from landonce.testing.sink_sites import SCHEMA, TOPIC, Row, as_rows, rows
+from landonce.testing.sink_sites import PIPELINE, SCHEMA, TOPIC, Row, as_rows, rows
 
-PIPELINE = "contract"
 BATCH_ROWS = 4
 FIRST = Partition(TOPIC, 0)
 
@@ -91,9 +89,7 @@ def taken_by(sink: SnapshotSink, owner: str, pipeline: str = PIPELINE) -> tuple[
     state = ledger.create(LedgerState(pipeline, f"lineage of {pipeline}"))
     state = ledger.change(state, taken(state, owner))
     if state.fresh:
-        positions = ((FIRST, Position(0, 0)),)
-        bound = replace(state, cluster_id="c", topic_ids=((TOPIC, "id"),), positions=positions)
-        state = ledger.change(state, replace(bound, version=state.version + 1))
+        state = ledger.change(state, bound(state, "cluster", {TOPIC: "id"}, {FIRST: 0}))
     return ledger, state
 
 
@@ -129,12 +125,13 @@ def land(sink: SnapshotSink, ledger: TableLedger, state: LedgerState) -> LedgerS
     return after
 
 
-def landed(sink: SnapshotSink, batches: int, owner: str = "first") -> tuple[TableLedger, LedgerState]:
-    """A driver that has landed so many batches."""
+def begun(site: SnapshotSite, batches: int = 0, owner: str = "first") -> tuple[SnapshotSink, TableLedger, LedgerState]:
+    """The table exists, and a driver has taken it and landed so many batches."""
+    sink = made(site)
     ledger, state = taken_by(sink, owner)
     for _ in range(batches):
         state = land(sink, ledger, state)
-    return ledger, state
+    return sink, ledger, state
 
 
 def below(offset: int) -> list[Row]:
