@@ -56,11 +56,11 @@ def test_the_command_that_the_error_names_works(file: Path, said: str, mark: Mar
     with closing(PushPlace(file.parent / "ledger", "p").open()) as ledger:
         state = prepared(ledger)
         assert ledger.claim(SPOT, Claim.of(state), "lost", harmless=False)
-        told = outcome_unknown(state, row_of(ledger)).command
+        command = outcome_unknown(state, row_of(ledger)).command
         both = outcome_unknown(state, row_of(ledger), row_of(ledger))
         assert "for 1 more blocks of the batch: `landonce state show" in both.what
-        assert "landonce state settle {file} --block t-0-0-5-" in told
-        key = told.split("--block ")[1].split()[0]
+        assert "landonce state settle {file} --block t-0-0-5-" in command
+        key = command.split("--block ")[1].split()[0]
         done = CliRunner().invoke(app, ["state", "settle", str(file), "--block", key, said, "--yes"])
         assert done.exit_code == 0, done.output
         assert row_of(ledger).mark is mark
@@ -86,7 +86,7 @@ def _sent_to(url: str) -> landonce.WrappedSink:
 
 
 @pytest.mark.parametrize(
-    ("told", "given"),
+    ("sections", "given"),
     [
         (["{}", "{}"], [_sent_to("http://one"), _sent_to("http://two")]),
         ([BY_NAME.replace("HOST", each) for each in ("one", "two")], [None, None]),
@@ -94,7 +94,7 @@ def _sent_to(url: str) -> landonce.WrappedSink:
     ids=["handed over", "by its options"],
 )
 def test_a_pending_plan_is_not_pushed_to_another_target(
-    tmp_path: Path, ledger: PushLedger, told: list[str], given: list[landonce.WrappedSink | None]
+    tmp_path: Path, ledger: PushLedger, sections: list[str], given: list[landonce.WrappedSink | None]
 ) -> None:
     """It would be probed there, not be found, and be pushed a second time."""
     (tmp_path / "changed_sinks.py").write_text(
@@ -103,7 +103,7 @@ def test_a_pending_plan_is_not_pushed_to_another_target(
     file = tmp_path / "p.yaml"
     prints = []
     try:
-        for each, sink in zip(told, given, strict=True):
+        for each, sink in zip(sections, given, strict=True):
             parts = open_parts(parse(FILE.replace("{}", each), file), sink)
             with closing(parts.ledger):
                 prints.append(wrapped_recipe(parts).fingerprint())
