@@ -295,7 +295,7 @@ def test_a_refusal_that_no_check_runs_is_found(asked: set[tuple[str, int]]) -> N
     """The test itself: without what SQL's check ran, SQL's refusals are missed."""
     others = {(file, line) for file, line in asked if "sql" not in file.rpartition("landonce/")[2]}
     missed = unasked(others)
-    assert {"sinks/sql/driver.py:_source", "sinks/sql/fingerprint.py:_replaced"} <= missed
+    assert {"sinks/sql/driver.py:_source", "sinks/sql/fingerprint.py:refuse_replaced"} <= missed
 
 
 def test_what_iceberg_refuses_at_a_start_is_a_finding(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from landonce.errors import ConfigError
 
@@ -59,13 +59,16 @@ def parse_url(url: str) -> Address:
         raise _bad_url("names no host")
     if parts.query or parts.fragment:
         raise _bad_url("must end after the database; settings belong under `settings`")
+    database = unquote(parts.path.strip("/"))
+    if "/" in database:
+        raise _bad_url("must end after the database")
     return Address(
         scheme=parts.scheme,
         host=parts.hostname,
         port=port or _PORTS[parts.scheme],
         user=unquote(parts.username or "") or "default",
         password=unquote(parts.password or ""),
-        database=_database(parts),
+        database=database or "default",
     )
 
 
@@ -95,13 +98,6 @@ def literal(text: str) -> str:
 def query_prefix(pipeline: str, table: TableName) -> str:
     """The beginning of the query ids of this pipeline's inserts into this table, and of no others."""
     return f"landonce:{quote(pipeline, safe='')}:{quote(str(table), safe='')}:"
-
-
-def _database(parts: SplitResult) -> str:
-    database = unquote(parts.path.strip("/"))
-    if "/" in database:
-        raise _bad_url("must end after the database")
-    return database or "default"
 
 
 def _bad_url(why: str) -> ConfigError:

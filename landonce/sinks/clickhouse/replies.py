@@ -108,10 +108,20 @@ def refuse_permanent(answer: Answer, asked: str) -> None:
     if answer.code is None or (answer.code not in PERMANENT and _FORM not in answer.text):
         return
     why = PERMANENT.get(answer.code, "request too large")
+    if answer.code in _LOGIN:
+        command = "correct user and password in the url of {file}, then start again"
+    elif answer.code in _GRANT:
+        command = "give the user of {file} the right that ClickHouse names, then `landonce check {file}`"
+    elif answer.code in _VALUE:
+        command = "make the table accept the value, or filter it out with `where` in {file}, then start again"
+    elif answer.code in _TABLE:
+        command = "landonce check {file}"
+    else:
+        command = "raise the limit that ClickHouse names in the profile of the user of {file}, or write fewer columns; then start again"
     raise TargetRefused(
         f"ClickHouse refused {asked} ({why}, code {answer.code}): {answer.said}",
         safe="Nothing of this request was acknowledged; starting again is safe.",
-        command=_what_to_do(answer.code),
+        command=command,
     )
 
 
@@ -120,15 +130,3 @@ def first_line(text: str) -> str:
     line = re.sub(r"^Code: \d+\. ", "", text.strip().partition("\n")[0])
     line = re.sub(r"\s*\(version .*\)\s*$", "", line).removeprefix("DB::Exception: ")
     return line if len(line) <= 300 else line[:297] + "..."
-
-
-def _what_to_do(code: int) -> str:
-    if code in _LOGIN:
-        return "correct user and password in the url of {file}, then start again"
-    if code in _GRANT:
-        return "give the user of {file} the right that ClickHouse names, then `landonce check {file}`"
-    if code in _VALUE:
-        return "make the table accept the value, or filter it out with `where` in {file}, then start again"
-    if code not in _TABLE:
-        return "raise the limit that ClickHouse names in the profile of the user of {file}, or write fewer columns; then start again"
-    return "landonce check {file}"

@@ -160,9 +160,10 @@ class Table:
     @property
     def version_column(self) -> str:
         """The column whose highest value a Replacing table keeps; empty if it has none."""
-        if self.family != "ReplacingMergeTree":
+        arguments = self.engine_full[len(self.engine) :]
+        if self.family != "ReplacingMergeTree" or not arguments.startswith("("):
             return ""
-        named = [each for each in self._engine_arguments() if not each.startswith("'")]
+        named = [each for each in split_list(arguments[1:]) if not each.startswith("'")]
         return unquote(named[0]) if named else ""
 
     @property
@@ -181,17 +182,6 @@ class Table:
         """A setting in the table's own definition."""
         found = re.search(rf"\b{re.escape(name)}\s*=\s*([^,\s]+)", self.engine_full)
         return unquote(found[1]) if found else None
-
-    def _engine_arguments(self) -> list[str]:
-        rest = self.engine_full[len(self.engine) :]
-        if not rest.startswith("("):
-            return []
-        depth = 0
-        for at, character in enumerate(rest):
-            depth += (character == "(") - (character == ")")
-            if depth == 0:
-                return split_list(rest[1:at])
-        return []
 
 
 def describe(connection: Connection, name: TableName) -> Table:
@@ -297,27 +287,23 @@ def fitted(rows: pa.Table, columns: Sequence[Column], table: TableName) -> pa.Ta
 
 
 def tables_of(rows: pa.Table, columns: Sequence[Column], compression: str | None = None) -> tuple[Rows, ...]:
-    """The rows as one table, or as several side by side."""
-    return tuple(
-        Rows(name, structure(some), _encode(rows.select([each.name for each in some]), compression))
-        for name, some in _side_by_side(columns)
-    )
+    """The rows as one table, or as several side by side. Each is one record batch in Arrow's stream format."""
+    tables = []
+    for name, some in _side_by_side(columns):
+        chosen = rows.select([each.name for each in some]).combine_chunks()
+        batches = chosen.to_batches()
+        if len(batches) != 1:
+            raise ValueError(f"{len(batches)} record batches are not one block")
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, chosen.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_batch(batches[0])
+        tables.append(Rows(name, structure(some), out.getvalue()))
+    return tuple(tables)
 
 
 def rows_in(columns: Sequence[Column]) -> str:
     """The FROM clause for the tables that `tables_of` sends."""
     return " PASTE JOIN ".join(name for name, _ in _side_by_side(columns))
-
-
-def _encode(rows: pa.Table, compression: str | None) -> pa.Buffer:
-    """Arrow's stream format with exactly one record batch."""
-    batches = rows.combine_chunks().to_batches()
-    if len(batches) != 1:
-        raise ValueError(f"{len(batches)} record batches are not one block")
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_batch(batches[0])
-    return out.getvalue()
 
 
 def _side_by_side(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:

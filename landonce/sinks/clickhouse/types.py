@@ -41,8 +41,10 @@ IPV6 = (
     rf"|::(?:ffff:)?{IPV4})"
 )
 
+_PATTERNS = {"UUID": UUID, "IPv4": IPV4, "IPv6": IPV6}
 _LONGEST_FIXED_STRING = 1000  # RE2 repeats no more often than that
 _UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _PLAIN: dict[str, pa.DataType] = {
     "Bool": pa.bool_(),
     "Int8": pa.int8(),
@@ -90,101 +92,63 @@ class Mapped:
         """Whether it cannot hold all that `arrow` can."""
         return self.bounds is not None or bool(self.inner)
 
-    @property
-    def plain(self) -> bool:
-        """Whether no string has to be checked, so that it may be inside a tuple."""
-        return self.allowed is None and self.pattern is None
-
 
 def map_type(text: str) -> Mapped:
     """The Arrow type for a type as ClickHouse writes it."""
-    return _map(parse_type(text))
-
-
-def _map(type_: TypeName) -> Mapped:
-    if type_.name in _PLAIN and not type_.arguments:
-        return Mapped(_PLAIN[type_.name], type_.name, bounds=_DATE_BOUNDS.get(type_.name))
-    maker = _MAKERS.get(type_.name)
-    if maker is None:
-        raise Unsupported(f"{type_} cannot be decoded exactly")
-    return maker(type_)
-
-
-def _nullable(type_: TypeName) -> Mapped:
-    inner = _map(type_.inner)
-    if pa.types.is_nested(inner.arrow):
-        raise Unsupported(f"{type_} cannot be sent: ClickHouse takes no NULL for it")
-    return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
-
-
-def _enum(type_: TypeName) -> Mapped:
-    names = frozenset(unquote(argument.rsplit("=", 1)[0].strip()) for argument in type_.arguments)
-    return Mapped(pa.string(), "String", allowed=names)
-
-
-def _fixed_string(type_: TypeName) -> Mapped:
-    size = int(type_.arguments[0])
-    if size > _LONGEST_FIXED_STRING:
-        raise Unsupported(f"{type_} is longer than {_LONGEST_FIXED_STRING}, so that its length cannot be checked")
-    return Mapped(pa.string(), "String", pattern=rf"(?s)\C{{0,{size}}}")
-
-
-def _text(pattern: str) -> Mapped:
-    return Mapped(pa.string(), "String", pattern=pattern)
-
-
-def _decimal(type_: TypeName) -> Mapped:
-    precision, scale = (int(argument) for argument in type_.arguments)
-    make = pa.decimal128 if precision <= 38 else pa.decimal256
-    return Mapped(make(precision, scale), str(type_))
-
-
-def _datetime64(type_: TypeName) -> Mapped:
-    scale = int(type_.arguments[0])
-    unit = _UNITS[scale]
-    ticks = 10 ** {"s": 0, "ms": 3, "us": 6, "ns": 9}[unit]
-    low, high = _DATETIME64_BOUNDS
-    bounds = (max(low * ticks, -(2**63)), min((high + 1) * ticks - 1, 2**63 - 1))
-    return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, digits=scale, bounds=bounds)
-
-
-def _array(type_: TypeName) -> Mapped:
-    inner = _map(type_.inner)
-    item = pa.field("item", inner.arrow, nullable=inner.nullable)
-    return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None)
+    type_ = parse_type(text)
+    name, arguments = type_.name, type_.arguments
+    if name in _PLAIN and not arguments:
+        return Mapped(_PLAIN[name], name, bounds=_DATE_BOUNDS.get(name))
+    if name in _PATTERNS:
+        return Mapped(pa.string(), "String", pattern=_PATTERNS[name])
+    if name == "LowCardinality":
+        return map_type(arguments[0])
+    if name == "Nullable":
+        inner = map_type(arguments[0])
+        if pa.types.is_nested(inner.arrow):
+            raise Unsupported(f"{type_} cannot be sent: ClickHouse takes no NULL for it")
+        return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
+    if name in ("Enum8", "Enum16"):
+        members = frozenset(unquote(argument.rsplit("=", 1)[0].strip()) for argument in arguments)
+        return Mapped(pa.string(), "String", allowed=members)
+    if name == "FixedString":
+        size = int(arguments[0])
+        if size > _LONGEST_FIXED_STRING:
+            raise Unsupported(f"{type_} is longer than {_LONGEST_FIXED_STRING}, so that its length cannot be checked")
+        return Mapped(pa.string(), "String", pattern=rf"(?s)\C{{0,{size}}}")
+    if name == "Decimal":
+        precision, scale = map(int, arguments)
+        make = pa.decimal128 if precision <= 38 else pa.decimal256
+        return Mapped(make(precision, scale), str(type_))
+    if name == "DateTime":
+        return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
+    if name == "DateTime64":
+        scale = int(arguments[0])
+        unit = _UNITS[scale]
+        low, end = (second * 10 ** _DIGITS[unit] for second in (_DATETIME64_BOUNDS[0], _DATETIME64_BOUNDS[1] + 1))
+        bounds = (max(low, -(2**63)), min(end - 1, 2**63 - 1))
+        return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, digits=scale, bounds=bounds)
+    if name == "Array":
+        inner = map_type(arguments[0])
+        item = pa.field("item", inner.arrow, nullable=inner.nullable)
+        return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None)
+    if name == "Tuple":
+        return _tuple(type_)
+    raise Unsupported(f"{type_} cannot be decoded exactly")
 
 
 def _tuple(type_: TypeName) -> Mapped:
     fields, wires, limited = [], [], []
     for name, element in type_.elements():
-        inner = _map(parse_type(element))
+        inner = map_type(element)
         if not name:
             raise Unsupported(f"{type_} has elements without a name")
-        if not inner.plain:
+        if inner.allowed is not None or inner.pattern is not None:
             raise Unsupported(f"{element} inside of a Tuple cannot be checked before it is sent")
         fields.append(pa.field(name, inner.arrow, nullable=inner.nullable))
         wires.append(f"{quoted(name)} {inner.wire}")
         limited += [(name, inner)] if inner.limited else []
     return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})", inner=tuple(limited))
-
-
-_MAKERS = {
-    "Nullable": _nullable,
-    "LowCardinality": lambda type_: _map(type_.inner),
-    "Enum8": _enum,
-    "Enum16": _enum,
-    "FixedString": _fixed_string,
-    "UUID": lambda _: _text(UUID),
-    "IPv4": lambda _: _text(IPV4),
-    "IPv6": lambda _: _text(IPV6),
-    "Decimal": _decimal,
-    "DateTime": lambda type_: Mapped(
-        pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS
-    ),
-    "DateTime64": _datetime64,
-    "Array": _array,
-    "Tuple": _tuple,
-}
 
 
 def column_type(type_: pa.DataType, *, required: bool) -> str:
@@ -254,7 +218,7 @@ def _clickhouse_type(type_: pa.DataType) -> str:
         if arrow == type_ and name != "Date":
             return name
     if pa.types.is_timestamp(type_):
-        return f"DateTime64({ {'s': 0, 'ms': 3, 'us': 6, 'ns': 9}[type_.unit] }, 'UTC')"
+        return f"DateTime64({_DIGITS[type_.unit]}, 'UTC')"
     if pa.types.is_decimal128(type_) or pa.types.is_decimal256(type_):
         return f"Decimal({type_.precision}, {type_.scale})"
     if pa.types.is_list(type_):
@@ -307,11 +271,20 @@ def parse_type(text: str) -> TypeName:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a list, cut at the commas that stand outside of brackets and quotes."""
-    parts, depth, start = [], 0, 0
-    for at, character in _outside_quotes(text):
-        if character == "(":
+    """The parts of a list, cut at the commas outside of brackets and quotes. Ends at a closing bracket that was not opened in it."""
+    parts, depth, start, quote, escaped = [], 0, 0, "", False
+    for at, character in enumerate(text):
+        if escaped or character == "\\":
+            escaped = not escaped
+        elif quote:
+            quote = "" if character == quote else quote
+        elif character in "'`\"":
+            quote = character
+        elif character == "(":
             depth += 1
+        elif character == ")" and depth == 0:
+            text = text[:at]
+            break
         elif character == ")":
             depth -= 1
         elif character == "," and depth == 0:
@@ -327,18 +300,3 @@ def unquote(text: str) -> str:
         return text
     body = text[1:-1].replace(text[0] * 2, text[0])
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), body, flags=re.DOTALL)
-
-
-def _outside_quotes(text: str) -> Iterator[tuple[int, str]]:
-    quote, at = "", 0
-    while at < len(text):
-        character = text[at]
-        if character == "\\":
-            at += 1
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "'`\"":
-            quote = character
-        else:
-            yield at, character
-        at += 1

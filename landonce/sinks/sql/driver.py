@@ -16,12 +16,12 @@ from landonce.protocol.marks import TableView
 from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.evolution import Evolution, merge
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.run import Columns, Run, SourceAndTarget, SparkNeeds, refuse_unfit
+from landonce.sinks.run import Columns, Run, SourceAndTarget, SparkNeeds, refuse_unfit, run_of
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.fingerprint import refuse_recreation, refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
@@ -56,19 +56,13 @@ def file_reachable(config: Pipeline, *, remote: bool) -> None:
 
 def sql_creation(parts: Parts, table: SqlTable, columns: Schema) -> str:
     """The statements that make the table."""
-    if declared_schema(parts.config) is None:
-        _refuse_nested_sample(columns)
+    nested = [each.name for each in columns.fields if pa.types.is_nested(each.type)]
+    if declared_schema(parts.config) is None and nested:
+        why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
+        raise UnfitFields([(name, why) for name in nested], columns)
     made = table.creation(columns)
     _refuse_key(selected_from(parts.config) if parts.config.transform.select else columns, sql_of(parts), parts)
     return made
-
-
-def _refuse_nested_sample(sampled: Schema) -> None:
-    """A sample does not show what else a document may hold, so nested fields must be declared."""
-    nested = [each.name for each in sampled.fields if pa.types.is_nested(each.type)]
-    if nested:
-        why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
-        raise UnfitFields([(name, why) for name in nested], sampled)
 
 
 def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
@@ -79,16 +73,10 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
     target = table.schema(None if selecting else declared, selected=selecting)
     source = selected_from(config) if selecting else _source(declared, target, evolve=section.evolve)
     recipe = SqlRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
+        **run_of(parts).basics,
         source=source,
         target=target,
         sink=replace(parts.sql, jsonb=table.jsonb()),
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        select=config.transform.select,
-        where=config.transform.where,
         changes=section.meaning.decoding() if section.meaning is not None else None,
         evolve=section.evolve,
         declared=declared.fingerprint() if declared is not None else "",
@@ -203,7 +191,12 @@ class OpenSql(OpenTransactional):
         basics = self.run.basics
         if basics["select"] or basics["where"] is not None:
             source = self.run.declared or columns
-            taken = Schema(tuple(map(_as_selected, columns.fields))) if basics["select"] else columns
+            # A column of documents takes text from an expression: `to_json(…)`.
+            fields = [
+                replace(each, type=pa.string()) if basics["select"] and pa.types.is_nested(each.type) else each
+                for each in columns.fields
+            ]
+            taken = Schema(tuple(fields))
             self.run.examine(SourceAndTarget(source, taken, basics["select"], basics["where"]))
         self.table.create(columns)
 
@@ -238,8 +231,3 @@ class OpenSql(OpenTransactional):
         types = {path[0]: shape.type() for path, shape in wanted.added}
         self.table.add({name: type_ for name, type_ in types.items() if type_ is not None})
         self.examine_again()
-
-
-def _as_selected(column: Field) -> Field:
-    """A column of documents takes text from an expression: `to_json(…)`."""
-    return replace(column, type=pa.string()) if pa.types.is_nested(column.type) else column

@@ -136,30 +136,21 @@ def refuse_replaced(table: SqlTable, ledger: TargetLedger, safe: str = "Nothing 
     ((name, known),) = state.tables
     if known.uuid == seen and (sink.dialect == "postgresql" or name == sink.table):
         return seen
-    landed = _landed(ledger, state)
+    pending = ledger.blocks(state.pending.batch) if state.pending is not None else ()
+    receipts = [Receipt.from_json(row.receipt) for row in pending if row.mark is Mark.AFTER and row.receipt]
+    landed = state.totals.landed + sum(each.landed for each in receipts)
     topics = [state.labelled(partition).topic for partition, _ in state.positions]
     if landed and (sink.dialect == "postgresql" or not table.holds_any(topics)):
-        raise _replaced(sink, state, name, landed, safe)
+        raise TableReplaced(
+            f"the table {sink.table} is not the one that {landed:,} records of {state.pipeline!r} landed in"
+            + (f", {name}" if name != sink.table else "")
+            + ": it was dropped and created again, swapped for another, or restored from a backup.",
+            safe=f"{safe} Records that it lacks would never land in it.",
+            command="restore the old table; or, if the table holds what it should hold (it was restored with the tables "
+            f"landonce_*): landonce state forget-table {{file}} {name}; to land everything again, give the "
+            "pipeline another name and an empty table",
+        )
     return seen
-
-
-def _landed(ledger: TargetLedger, state: LedgerState) -> int:
-    """Records that landed, including those of a pending plan."""
-    rows = ledger.blocks(state.pending.batch) if state.pending is not None else ()
-    receipts = [Receipt.from_json(row.receipt) for row in rows if row.mark is Mark.AFTER and row.receipt]
-    return state.totals.landed + sum(each.landed for each in receipts)
-
-
-def _replaced(sink: SqlSink, state: LedgerState, name: str, landed: int, safe: str) -> TableReplaced:
-    return TableReplaced(
-        f"the table {sink.table} is not the one that {landed:,} records of {state.pipeline!r} landed in"
-        + (f", {name}" if name != sink.table else "")
-        + ": it was dropped and created again, swapped for another, or restored from a backup.",
-        safe=f"{safe} Records that it lacks would never land in it.",
-        command="restore the old table; or, if the table holds what it should hold (it was restored with the tables "
-        f"landonce_*): landonce state forget-table {{file}} {name}; to land everything again, give the "
-        "pipeline another name and an empty table",
-    )
 
 
 def refuse_recreation(sink: SqlSink, state: LedgerState | None) -> None:

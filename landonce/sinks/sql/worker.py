@@ -64,14 +64,10 @@ class SqlWorker(TransactionWorker):
 
     recipe: SqlRecipe
 
-    @property
-    def _evolves(self) -> bool:
-        return self.recipe.evolve and not self.task.final
-
     def reader(self) -> Reader:
-        recipe = self.recipe
+        recipe, evolves = self.recipe, self.recipe.evolve and not self.task.final
         decode = decode_by(recipe.source, recipe.sink.key, recipe.changes, max_record_bytes=recipe.max_record_bytes)
-        return Reader.of_one(recipe.sink.table, decode, fit_to(recipe.target), payloads=self._evolves)
+        return Reader.of_one(recipe.sink.table, decode, fit_to(recipe.target), payloads=evolves)
 
     def wants(self, block: ReadBlock) -> Evolution | None:
         """Fields without a column in the table, if one column can hold them."""
@@ -105,10 +101,15 @@ class SqlWorker(TransactionWorker):
         key may be the last one."""
         claim, refused = self.task.claim, tuple[Rejected, ...]()
         while True:
-            account = _without(receipt, refused, refuse(refused))
-            last = (
-                last_changes(rows, self.recipe.sink.key) if self.recipe.changes is not None and rows.num_rows else None
+            account = replace(
+                receipt,
+                landed=receipt.landed - len(refused),
+                dead_lettered=receipt.dead_lettered + len(refused),
+                refused=refuse(refused),  # a file of their own
+                reasons=merged((*receipt.reasons, *counted(each.reason for each in refused))),
             )
+            changes = self.recipe.changes is not None and rows.num_rows
+            last = last_changes(rows, self.recipe.sink.key) if changes else None
             shaped = _shaped(rows if last is None else rows.take(last))
             try:
                 return self.result(settle_rows(self.open, claim, account.to_json(), shaped, self.where), account)
@@ -118,17 +119,6 @@ class SqlWorker(TransactionWorker):
                     bad = [(index if last is None else last[index].as_py(), why) for index, why in found]
                     refused += _judged(self.task, rows, bad, trouble)
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
-
-
-def _without(receipt: Receipt, refused: tuple[Rejected, ...], letters: str) -> Receipt:
-    """The receipt of a block without these records, which are dead letters in a file of their own."""
-    return replace(
-        receipt,
-        landed=receipt.landed - len(refused),
-        dead_lettered=receipt.dead_lettered + len(refused),
-        refused=letters,
-        reasons=merged((*receipt.reasons, *counted(each.reason for each in refused))),
-    )
 
 
 def _judged(
@@ -156,18 +146,15 @@ def _shaped(rows: pa.Table) -> pa.Table:
 
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
-    """The index of the last row of each key, in order."""
-    keyed = pa.table([_stored(rows.column(name)) for name in key], names=list(key))
-    keyed = keyed.append_column(OPERATION, pa.array(np.arange(rows.num_rows)))
+    """The index of the last row of each key, in order. Arrow cannot group by an extension type: a UUID is grouped by its sixteen bytes."""
+    keyed = pa.table({OPERATION: pa.array(np.arange(rows.num_rows))})
+    for name in key:
+        column = rows.column(name)
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
+        keyed = keyed.append_column(name, column)
     last = keyed.group_by(list(key)).aggregate([(OPERATION, "max")]).column(f"{OPERATION}_max")
     return pa.array(np.sort(np.asarray(last.to_numpy())))
-
-
-def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow cannot group by an extension type: a UUID is grouped by its sixteen bytes."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        return pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
-    return column
 
 
 Found = tuple[tuple[int, Trouble], ...]
@@ -199,28 +186,19 @@ def _search(writer: BlockTransaction, rows: pa.Table) -> Found:
     left = [(0, rows.num_rows)]
     while left and len(found) <= MOST:
         first, end = left.pop()
-        trouble = _tried(writer, rows.slice(first, end - first))
-        if trouble is None:
-            continue
-        if end - first == 1:
-            found.append((first, trouble))
-            if trouble.blame is not Blame.ROW:
-                break
-        else:
-            middle = (first + end) // 2
-            left += [(middle, end), (first, middle)]
+        writer.savepoint(_SAVE)
+        try:
+            writer.write(rows.slice(first, end - first))
+        except Trouble as trouble:
+            if trouble.blame is Blame.ELSE:
+                raise
+            writer.savepoint(_BACK)
+            if end - first > 1:
+                middle = (first + end) // 2
+                left += [(middle, end), (first, middle)]
+            else:
+                found.append((first, trouble))
+                if trouble.blame is not Blame.ROW:
+                    left = []
+        writer.savepoint(_DONE)
     return tuple(found)
-
-
-def _tried(writer: BlockTransaction, rows: pa.Table) -> Trouble | None:
-    refusal = None
-    writer.savepoint(_SAVE)
-    try:
-        writer.write(rows)
-    except Trouble as trouble:
-        if trouble.blame is Blame.ELSE:
-            raise
-        writer.savepoint(_BACK)
-        refusal = trouble
-    writer.savepoint(_DONE)
-    return refusal
