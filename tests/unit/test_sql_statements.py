@@ -361,7 +361,7 @@ def test_a_url_is_told_to_libpq_without_landing_in_a_repr() -> None:
 )
 def test_urls_that_will_not_do(config: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        SqlSink.of(Sql(table="t", **config), "p")  # type: ignore[arg-type]
+        Sql(table="t", **config).to_sink("p")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

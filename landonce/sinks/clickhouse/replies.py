@@ -6,7 +6,7 @@
     an exception with ClickHouse's own code
         our own throwIf: LATE                            LATE: nothing was written
         our own throwIf: ALTERED                         REFUSED: nothing was written; the table is looked at again
-        out of a view behind the table                   raises ViewRefused (`writer`): the view lacks what the table has
+        out of a view behind the table                   raises ViewRefused (`worker`): the view lacks what the table has
         a code of UNDECIDED                              LOST: ClickHouse itself does not know
         a code of PERMANENT, a field too long            raises TargetRefused
         any other                                        REFUSED: the request is over, and may have landed in part

@@ -23,16 +23,7 @@ from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
 from landonce.sinks.clickhouse.connection import Access, Form, NoAnswer, NotSent, connect, post
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
-from landonce.sinks.clickhouse.table import (
-    Column,
-    Table,
-    describe,
-    fitted,
-    names,
-    rows_in,
-    shape_now,
-    tables_of,
-)
+from landonce.sinks.clickhouse.table import Column, Table, describe, fitted, names, rows_in, shape_now, tables_of
 from landonce.sinks.contract import BlockWriter, Insert, Probe
 
 _TOKEN_IN_QUERY_ID = 16

@@ -1,8 +1,8 @@
 """The SQL sink: a block's rows and its row in the ledger change in one transaction of the target database.
 
-config, sink          the description of a table            driver, table   the table as the driver sees it
-columns, types        what a column takes, exactly          worker          one block; rows that the database refuses
-check_table, rights   whether a table is fit                writer          the port to a database, and its transaction
-fingerprint           which table it is; was it altered     postgres, rows, mysql, ydb    the transaction in each database
-ddl, statements       SQL as text                           databases       opening each database
+config, sink    the description of a table; opening its database     driver, table   the table as the driver sees it
+types           what a column takes, exactly; columns of new tables  worker          one block; rows that the database refuses
+check           whether a table is fit; `landonce check`             writer          a block's transaction; SQLite
+fingerprint     which table it is; was it altered                    postgres, mysql, ydb    the transaction in each database
+statements      SQL as text                                          held            what the table holds, for an audit
 """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, SecretUrl, Transform
+from landonce.packages import require_driver
 from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Sql(TableSection):
     def to_sink(self, pipeline: str) -> SqlSink:
         from landonce.sinks.sql.sink import SqlSink
 
-        return SqlSink.of(self, pipeline)
+        sink = SqlSink(self.url.get_secret_value(), self.table, pipeline, self.key, create=self.create)
+        require_driver(sink.dialect, "sink.sql.url")
+        return sink
 
     def beside(self, folder: Path) -> Sql:
         """A relative path of a SQLite file is taken from the folder."""

@@ -22,8 +22,6 @@ from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.ydb import YdbDatabase
-from landonce.packages import require_driver
-from landonce.sinks.sql.config import Sql
 from landonce.sinks.transactional import BlockTransaction, TransactionalSink
 
 if TYPE_CHECKING:
@@ -65,18 +63,12 @@ class SqlSink(TransactionalSink):
     """The table's fingerprint when the driver examined it. Empty: workers do not compare it."""
     create: bool = field(default=False, repr=False, compare=False)
 
-    @staticmethod
-    def of(config: Sql, pipeline: str) -> SqlSink:
-        sink = SqlSink(config.url.get_secret_value(), config.table, pipeline, config.key, create=config.create)
-        require_driver(dialect_of(parsed(sink.url)), "sink.sql.url")
-        return sink
-
     def __str__(self) -> str:
         place = self.address.set(username=None, password=None, query={}).render_as_string()
         return f"{place}, table {self.table}"
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
-        return TargetLedger(open_database(self.address), config.pipeline)
+        return self.open_query_ledger(None, config.pipeline)
 
     def open(self, run: Run) -> OpenSql:
         from landonce.sinks.sql.driver import OpenSql

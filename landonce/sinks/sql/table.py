@@ -25,14 +25,7 @@ from landonce.sinks.contract import COORDINATES, Finding
 from landonce.sinks.sql.fingerprint import fingerprint_statements, identity, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink, open_database
 from landonce.sinks.sql.statements import syntax_of
-from landonce.sinks.sql.types import (
-    ReflectedColumn,
-    add_column,
-    column_field,
-    column_type,
-    coordinate_types,
-    new_table,
-)
+from landonce.sinks.sql.types import ReflectedColumn, add_column, column_field, column_type, coordinate_types, new_table
 from landonce.sinks.transactional import TransactionalTable
 
 _LONGEST_NAME = 63
