@@ -398,5 +398,5 @@ spark: {{master: "{master}"}}
         if fine:
             file_reachable(config, remote=is_remote(config.spark))
         else:
-            with pytest.raises(ConfigError, match="of this machine"):
+            with pytest.raises(ConfigError, match="on this machine"):
                 file_reachable(config, remote=is_remote(config.spark))

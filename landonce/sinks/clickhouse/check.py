@@ -27,7 +27,7 @@ from landonce.sinks.clickhouse.table import (
 )
 from landonce.sinks.contract import Finding, Level
 
-refused, warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
+_refused, _warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
 _SMALLEST_WINDOW = 1_000
 _SKEW_MS = 5_000
 _OLDEST = (24, 10)  # CHECK GRANT
@@ -77,11 +77,11 @@ def _server(connection: Connection) -> Iterator[Finding]:
     version = str(connection.one("SELECT version()"))
     numbers = tuple(int(part) for part in version.split(".")[:2])
     if numbers < _OLDEST:
-        yield refused(f"ClickHouse {version} is too old", f"use {_OLDEST[0]}.{_OLDEST[1]} or later")
+        yield _refused(f"ClickHouse {version} is too old", f"use {_OLDEST[0]}.{_OLDEST[1]} or later")
     else:
         yield Finding(Level.OK, f"ClickHouse {version}")
     if abs(skew) > _SKEW_MS:
-        yield warning(
+        yield _warning(
             f"the server's clock is {skew / 1000:+.1f} s off this machine's",
             "deadlines use the server's clock only, so nothing breaks; synchronise the clocks anyway",
         )
@@ -92,30 +92,30 @@ def _engine(table: Table) -> Iterator[Finding]:
     if family == "MergeTree":
         yield Finding(Level.OK, f"engine {table.engine}")
     elif family == "ReplacingMergeTree" and table.resend_harmless:
-        yield warning(
+        yield _warning(
             f"engine {table.engine} by {table.version_column}: rows with an equal sorting key become one",
             "each record lands exactly once; the engine decides which rows stay",
         )
     elif family == "ReplacingMergeTree":
-        yield refused(
+        yield _refused(
             f"engine {table.engine} without a version column that landonce fills: which row stays depends on the order",
             "use MergeTree, or ReplacingMergeTree(version) with a column that comes from the record, such as _offset",
         )
     else:
         why = _WRONG_ENGINES.get(family, "has no deduplication and no atomic inserts")
-        yield refused(f"engine {table.engine} {why}", "use a table of the engine MergeTree")
+        yield _refused(f"engine {table.engine} {why}", "use a table of the engine MergeTree")
 
 
 def _columns(table: Table) -> Iterator[Finding]:
     try:
         mine = filled(table.columns)
     except TableUnfit as unfit:
-        yield refused(unfit.what, unfit.command)
+        yield _refused(unfit.what, unfit.command)
     else:
         yield from _filled(table, mine)
     faults = coordinate_faults(table.columns)
     if faults:
-        yield refused(
+        yield _refused(
             f"the coordinates have no column: {', '.join(faults)}",
             f"ALTER TABLE {table.name.sql} ADD COLUMN _topic LowCardinality(String), ADD COLUMN _partition Int32, "
             "ADD COLUMN _offset Int64",
@@ -127,17 +127,17 @@ def _columns(table: Table) -> Iterator[Finding]:
 def _filled(table: Table, mine: tuple[Column, ...]) -> Iterator[Finding]:
     long = [each.name for each in mine if len(structure([each]).encode()) > MOST_BYTES_OF_A_FIELD]
     if long:
-        yield refused(
+        yield _refused(
             f"the type of column {', '.join(long)} is longer than {MOST_BYTES_OF_A_FIELD} bytes: ClickHouse takes no such request",
             "give the column a DEFAULT and a type that landonce leaves alone, or fewer elements",
         )
     elif mine:
         yield Finding(Level.OK, f"{len(mine)} columns to fill")
     else:
-        yield refused("there is no column to fill", "add a column for at least one field")
+        yield _refused("there is no column to fill", "add a column for at least one field")
     for each in table.columns:
         if each.left_out:
-            yield warning(f"column {each.name} {each.type} always takes its DEFAULT: it cannot be decoded exactly")
+            yield _warning(f"column {each.name} {each.type} always takes its DEFAULT: it cannot be decoded exactly")
 
 
 def _window(connection: Connection, table: Table) -> Iterator[Finding]:
@@ -151,9 +151,9 @@ def _window(connection: Connection, table: Table) -> Iterator[Finding]:
     window = int(value or 0)
     change = f"ALTER TABLE {table.name.sql} MODIFY SETTING {name} = {WINDOW}"
     if window == 0:
-        yield refused(f"{name} is 0: ClickHouse ignores tokens", change)
+        yield _refused(f"{name} is 0: ClickHouse ignores tokens", change)
     elif window < _SMALLEST_WINDOW:
-        yield warning(f"{name} is {window}: other writers can push tokens out", change)
+        yield _warning(f"{name} is {window}: other writers can push tokens out", change)
     else:
         yield Finding(Level.OK, f"{name} = {window}")
 
@@ -176,7 +176,7 @@ def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
         loose = set(connection.ask(sql, {"names": called}).column(0).to_pylist())
     faults = [each for each in expressions if loose & words(each.default)]
     for each in faults:
-        yield refused(
+        yield _refused(
             f"PARTITION BY {table.partition_key}: column {each.name} takes {each.default_kind} {each.default}, so a row that is sent "
             "again may go to another partition",
             "partition by columns that come from the record",
@@ -191,18 +191,18 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
     if not table.sorting_key.replace("`", "").startswith("_topic"):
         indexed = connection.ask_if_allowed(sql, {"d": table.name.database, "t": table.name.name})
         if indexed is not None and not indexed.column(0)[0].as_py():
-            yield warning(
+            yield _warning(
                 "_offset has no index: after a doubt the whole table is read",
                 f"ALTER TABLE {table.name.sql} ADD INDEX landonce_offset _offset TYPE minmax GRANULARITY 1; "
                 f"ALTER TABLE {table.name.sql} MATERIALIZE INDEX landonce_offset",
             )
     if table.ttl:
-        yield warning(
+        yield _warning(
             f"the table has a TTL ({table.ttl}): a block of which rows have expired cannot be proven after a doubt",
             "keep the TTL well above the age of the records and the longest stop of the pipeline",
         )
     for view in table.views:
-        yield warning(
+        yield _warning(
             f"materialized view {view} gets every insert, and is no part of the promise: landonce does not read it after a doubt",
             "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
             "window, or an insert that is sent again counts twice in it",
@@ -213,13 +213,13 @@ def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Fi
     if not table.replicated:
         return
     if not cluster:
-        yield warning(
+        yield _warning(
             "a replicated table without `cluster`: inserts that run on other replicas are neither seen nor killed",
             "set `cluster`, or name one fixed replica in the url",
         )
     quorum = connection.one("SELECT value FROM system.settings WHERE name = 'insert_quorum'")
     if quorum in ("0", ""):
-        yield warning(
+        yield _warning(
             "insert_quorum is 0: an acknowledged block is on one replica, and is lost with it",
             "set insert_quorum: auto under `settings` if a lost replica must not lose rows",
         )
@@ -233,22 +233,22 @@ def _rights(connection: Connection, table: Table) -> Iterator[Finding]:
         needed.append(f"SYSTEM SYNC REPLICA ON {table.name.sql}")
     missing = [right for right in needed if not connection.granted(right)]
     for right in missing:
-        yield refused(f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {user}")
+        yield _refused(f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {user}")
     if not missing:
         yield Finding(Level.OK, f"user {user} may insert, select, and see running inserts")
     if not connection.granted("KILL QUERY ON *.*"):
-        yield warning(
+        yield _warning(
             f"user {user} lacks KILL QUERY: it can end only inserts that it sent itself",
             f"GRANT KILL QUERY ON *.* TO {user}, before the pipeline ever changes its user",
         )
     policies = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
     if policies is None:
-        yield warning(
+        yield _warning(
             f"user {user} may not see row policies: rows could be hidden from it, and would be written again",
             f"GRANT SELECT ON system.row_policies TO {user}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
         )
     for name in policies.column(0).to_pylist() if policies is not None else ():
-        yield refused(
+        yield _refused(
             f"row policy {name} can hide rows from {user}, which would then be written again",
             f"ALTER ROW POLICY so that it does not apply to {user}",
         )

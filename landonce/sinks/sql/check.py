@@ -38,7 +38,7 @@ from landonce.sinks.sql.statements import parts_statement, syntax_of, triggers_s
 from landonce.sinks.sql.table import Shape, SqlTable
 from landonce.sinks.sql.types import ReflectedColumn, add_column, coordinate_types
 
-refused, warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
+_refused, _warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
 _LONGEST_TOPIC = 249
 """Characters that a topic's name may have in Kafka."""
 _COORDINATE_TYPES = ("text of at least 249 characters", "INTEGER", "BIGINT")
@@ -90,14 +90,14 @@ def check_columns(sink: SqlSink, shape: Shape, filled: FilledColumns, dialect: D
     types = coordinate_types(sink.dialect)
     missing = [name for name in COORDINATES if name not in shape.names]
     if missing:
-        yield refused(
+        yield _refused(
             f"the table {sink.table} has no column {', '.join(missing)}",
             "; ".join(add_column(sink, name, types[name], dialect) for name in missing),
         )
     kinds = {each["name"]: each["type"] for each in shape.columns}
     for name, wanted in zip(COORDINATES, _COORDINATE_TYPES, strict=True):
         if name in kinds and not _coordinate_fits(name, kinds[name], sink.dialect):
-            yield refused(
+            yield _refused(
                 f"the column {name} of {sink.table} is {kinds[name]!r}, and has to be {wanted}",
                 f"change the type of {name} to {wanted}",
             )
@@ -107,17 +107,17 @@ def check_columns(sink: SqlSink, shape: Shape, filled: FilledColumns, dialect: D
                 Level.OK, f"column {column['name']} holds documents: it is written if `source.kafka.schema` names it"
             )
         elif isinstance(found, str) and column["nullable"]:
-            yield refused(
+            yield _refused(
                 found,
                 "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits, "
                 "or, for SQLite's INTEGER PRIMARY KEY, with it",
             )
         elif isinstance(found, str):
-            yield refused(found, "give the column a default, make it nullable, or change its type")
+            yield _refused(found, "give the column a default, make it nullable, or change its type")
     if sink.key:
         yield _key(sink, shape)
     elif sink.dialect == "yql" and frozenset(COORDINATES) not in shape.unique:
-        yield refused(
+        yield _refused(
             f"the primary key of {sink.table} is not its coordinates ({', '.join(COORDINATES)}): rows go in by UPSERT, and would "
             "replace others with the same key",
             "make the table with that primary key (`create: true` does), or say `mode: upsert` and `key` in {file}",
@@ -149,19 +149,19 @@ def _key(sink: SqlSink, shape: Shape) -> Finding:
     listed, key = ", ".join(sink.key), frozenset(sink.key)
     index = f"CREATE UNIQUE INDEX {_named(sink, 'key')} ({syntax_of(sink.dialect).names(sink.key)})"
     if unknown:
-        return refused(f"key: the table has no column {', '.join(unknown)}", "correct `key` in {file}")
+        return _refused(f"key: the table has no column {', '.join(unknown)}", "correct `key` in {file}")
     if key not in shape.unique and key in shape.deferred:
-        return refused(
+        return _refused(
             f"the unique key ({listed}) is DEFERRABLE, or its index is not valid: PostgreSQL finds no row to change by it",
             f"{index}, or make the constraint without DEFERRABLE",
         )
     if key not in shape.unique:
-        return refused(
+        return _refused(
             f"the table has no unique key ({listed}): it may hold a key twice, so rows cannot be changed by it",
             index,
         )
     if sink.dialect in ("mysql", "mariadb") and len(shape.unique) > 1:
-        return refused(
+        return _refused(
             "the table has another unique key, and MySQL changes the row that any of them finds",
             "drop the other unique keys",
         )
@@ -174,7 +174,7 @@ def _index(sink: SqlSink, shape: Shape) -> Finding:
     if frozenset(COORDINATES) in shape.indexed:
         return Finding(Level.OK, f"{sink.table} exists, and its coordinates are indexed")
     using = " USING brin" if sink.dialect == "postgresql" else ""
-    return warning(
+    return _warning(
         f"{sink.table} exists, and its coordinates have no index: every start reads the whole table",
         f"CREATE INDEX {_named(sink, 'coordinates')}{using} ({syntax_of(sink.dialect).names(COORDINATES)})",
     )
@@ -241,25 +241,25 @@ def check_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
 def _postgres_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
     name = {"name": syntax_of("postgresql").table(sink.table)}
     for (rule,) in connection.execute(_RULES, {**name, "keyed": bool(sink.key)}):
-        yield refused(
+        yield _refused(
             f"the rule {rule} of {sink.table} may replace a change by something else, and COPY does not follow rules",
             f'DROP RULE "{rule}" ON {sink.table}   (a trigger can do the same)',
         )
     if connection.scalar(_POLICIES, name):
-        yield refused(
+        yield _refused(
             f"row-level security of {sink.table} holds for this user: rows that it hides would silently not be changed or "
             "deleted",
             "write as the table's owner or as a user with BYPASSRLS",
         )
     for (trigger,) in connection.execute(_TRIGGERS, name) if sink.key else ():
-        yield warning(
+        yield _warning(
             f"the trigger {trigger} of {sink.table} runs before a row is changed: a change that it leaves out (RETURN NULL) counts "
             "as landed",
             "let it RAISE if it does not take a row: then the record is a dead letter",
         )
     for part, is_root in connection.execute(_NOT_ORDINARY, name):
         what = sink.table if is_root else f"{part}, a partition of {sink.table},"
-        yield refused(
+        yield _refused(
             f"{what} is no ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not; a foreign one "
             "is another server's",
             f"ALTER TABLE {sink.table if is_root else part} SET LOGGED",
@@ -270,18 +270,18 @@ def _mysql_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
     place = {"name": sink.name, "schema": sink.schema}
     for name, engine in connection.execute(_ENGINES, place):
         if str(engine).lower() != "innodb":
-            yield refused(
+            yield _refused(
                 f"{name} has the engine {engine}, which has no transactions",
                 f"ALTER TABLE {name} ENGINE = InnoDB",
             )
     for index, on_expression in connection.execute(_ODD_KEYS, place) if sink.key else ():
         if on_expression:
-            yield refused(
+            yield _refused(
                 f"the table has another unique key, {index}, on an expression, and MySQL changes the row that any of them finds",
                 f"DROP INDEX {index} ON {sink.table}",
             )
         else:
-            yield refused(
+            yield _refused(
                 f"the unique key {index} of {sink.table} compares only the beginning of a column, and MySQL would take two keys "
                 "that begin alike for one row",
                 "make the column a VARCHAR that a key can hold whole, and the key without a length",
@@ -292,24 +292,24 @@ def _sqlite_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
     name = {"name": sink.name}
     kind, made = connection.execute(_KIND, name).one()
     if kind == "view":
-        yield refused(
+        yield _refused(
             f"{sink.table} is a view: its triggers decide what becomes of rows",
             "name the table itself in {file}",
         )
     elif _SETTLES.search(str(made)):
-        yield refused(
+        yield _refused(
             f"{sink.table} is made with ON CONFLICT IGNORE, REPLACE or ROLLBACK: rows would be left out or removed silently",
             "make the table without that clause",
         )
     for (index,) in connection.execute(_COLLATED, name) if sink.key else ():
         if {column for (column,) in connection.execute(_INDEXED, {"index": index})} == set(sink.key):
-            yield refused(
+            yield _refused(
                 f"the unique index {index} of {sink.table} has a COLLATE of its own: a deletion may not find a key that the index takes for the same",
                 "give the column that collation, and the index none",
             )
     for trigger, body in connection.execute(_LITE_TRIGGERS, name) if sink.key else ():
         if _IGNORES.search(str(body)):
-            yield refused(
+            yield _refused(
                 f"the trigger {trigger} of {sink.table} leaves changes out silently: RAISE(IGNORE)",
                 "let it RAISE(ABORT, …): then the record is a dead letter",
             )
@@ -354,13 +354,13 @@ def check_rights(
         path = Path(str(sink.address.database)).absolute()
         for each in (path, path.parent):
             if not os.access(each, os.W_OK):
-                yield refused(f"{each} is not writable for this user", f"make {each} writable")
+                yield _refused(f"{each} is not writable for this user", f"make {each} writable")
     elif sink.dialect in ("mysql", "mariadb"):
         yield from _mysql_rights(sink, columns[0], connection)
 
 
 def _lacks(rights: str, table: str) -> Finding:
-    return refused(
+    return _refused(
         f"the user has no right to {rights} on the table {table}",
         f"GRANT {rights} ON {table} TO the user",
     )
@@ -376,17 +376,17 @@ def _postgres_rights(sink: SqlSink, written: Collection[str], connection: Connec
             yield _lacks(", ".join(lacks), shown)
     for column, sequence in connection.execute(_SEQUENCES, {"name": quoted}):
         if column not in written:
-            yield refused(
+            yield _refused(
                 f"the user may not use the sequence {sequence}, which fills the column {column} of {sink.table}",
                 f"GRANT USAGE ON SEQUENCE {sequence} TO the user",
             )
     if sink.key and not connection.scalar(_TEMPORARY):
-        yield refused(
+        yield _refused(
             "the user may not create temporary tables, which changes by key need",
             "GRANT TEMPORARY ON DATABASE … TO the user",
         )
     if len(there) < len(_LEDGER) and not connection.scalar(_MAY_CREATE):
-        yield refused(
+        yield _refused(
             "the user may not create the ledger's tables (landonce_*)",
             "GRANT CREATE ON SCHEMA … TO the user, or run the pipeline once as a user who may",
         )

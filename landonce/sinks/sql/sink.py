@@ -68,7 +68,7 @@ class SqlSink(TransactionalSink):
         return f"{place}, table {self.table}"
 
     def open_ledger(self, config: Pipeline) -> TargetLedger:
-        return self.open_query_ledger(None, config.pipeline)
+        return TargetLedger(open_database(self.address), config.pipeline)
 
     def open(self, run: Run) -> OpenSql:
         from landonce.sinks.sql.driver import OpenSql
