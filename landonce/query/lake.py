@@ -40,8 +40,7 @@ from landonce.query.performers import BatchPerformer
 from landonce.query.rows import write
 from landonce.read.route import Routing, Rule
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, TableBranch, check_visible
-from landonce.sinks.iceberg.ledger import Build, IcebergTable
+from landonce.sinks.iceberg.commit import Attempt, Build, IcebergTable, TableBranch, check_visible
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.partitions import limits_of
 from landonce.sinks.iceberg.sink import IcebergSink

@@ -83,6 +83,16 @@ class MarkedTable(ABC):
         return ()
 
 
+def no_such_table(name: str, safe: str = "Nothing was written.") -> TableReplaced:
+    """A table that was there is gone."""
+    return TableReplaced(
+        f"the table {name} does not exist.",
+        safe=safe,
+        command="restore the table; or start again with `landonce run {file}`: with `create: true`, "
+        "landonce creates a new table and delivers everything that Kafka still holds",
+    )
+
+
 def table_view(name: str, own: OwnView | None) -> TableView:
     """The same table, as one of a fan-out."""
     if own is None:
@@ -154,12 +164,7 @@ class TableLedger(Ledger):
         """Raises `Fenced` or `RolledBack` if somebody touched the pipeline's marks since this driver did."""
         seen = self.table.view()
         if seen is None:
-            raise TableReplaced(
-                f"the table {self.table.name} does not exist.",
-                safe="Nothing was written.",
-                command="restore the table; or start again with `landonce run {file}`: with `create: true`, "
-                "landonce creates a new table and delivers everything that Kafka still holds",
-            )
+            raise no_such_table(self.table.name)
         self._judge(seen, held, held)
 
     def commit(

@@ -29,7 +29,7 @@ from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.sinks.contract import Level
-from landonce.sinks.iceberg.check_table import table_findings
+from landonce.sinks.iceberg.check import table_findings
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
@@ -128,15 +128,15 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
-        sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/arrow.py:_unfit  sinks/iceberg/files.py:_number
+        sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/files.py:_target.number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/driver.py:OpenIceberg._made_of  sinks/worker.py:named
     """,
     "it is what others do while a batch is written": """
         read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
-        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:TableLedger.check_owner
-        sinks/iceberg/staging.py:_closed  sinks/iceberg/staging.py:_staging_errors  sinks/iceberg/commit.py:check_visible
+        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known
+        sinks/iceberg/spark.py:_Staging.finish  sinks/iceberg/commit.py:check_visible
         sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
@@ -157,8 +157,8 @@ UNKNOWABLE = {
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation  engine/transform.py:_columns_fit  engine/transform.py:_is_condition
         engine/transform.py:_moving  engine/transform.py:_not_row_wise  engine/transform.py:_refuse_moving  engine/transform.py:_types_fit
-        engine/transform.py:_no_column_twice  engine/transform.py:_expression_errors  engine/transform.py:examine  engine/transform.py:widened  sinks/iceberg/jvm.py:_iceberg
-        sinks/iceberg/jvm.py:_named
+        engine/transform.py:_no_column_twice  engine/transform.py:_expression_errors  engine/transform.py:examine  engine/transform.py:widened  sinks/iceberg/spark.py:_iceberg
+        sinks/iceberg/spark.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
         read/kafka/broker.py:Broker._named  read/schema/sample.py:agreed  read/schema/sample.py:Sample._refused  read/schema/sample.py:of_sample  read/kafka/records.py:_reached  read/kafka/client.py:source_error

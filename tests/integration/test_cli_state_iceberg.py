@@ -27,7 +27,7 @@ from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import prepared, taken
 from landonce.protocol.operate import accept_gap
 from landonce.protocol.ranges import Partition, Range
-from landonce.sinks.iceberg.ledger import restate
+from landonce.sinks.iceberg.commit import restate
 from landonce.sinks.iceberg.types import COLUMNS
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load

@@ -34,10 +34,10 @@ from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable, Unbala
 from landonce.jars import spark_jars
 from landonce.read.changes.decode import ChangeDecoder, Changes
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg import jvm
-from landonce.sinks.iceberg.arrow import plain
+from landonce.sinks.iceberg import spark as java
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.staging import Append, Merge, StageOf, drop_stage, drop_stages, stage
+from landonce.sinks.iceberg.files import plain
+from landonce.sinks.iceberg.spark import Append, Merge, StageOf, drop_stage, drop_stages, stage
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +108,7 @@ class Lake:
         if table.metadata.format_version < 3:
             self.catalog.commit_table(table, requirements, updates)
         else:
-            jvm.commit(self.spark, self.spec, name, requirements, updates)
+            java.commit(self.spark, self.spec, name, requirements, updates)
 
     def land(self, name: str, files: list[str], how: Append | Merge, **summary: str) -> int:
         base = self.head(name)

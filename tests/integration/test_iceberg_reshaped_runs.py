@@ -17,7 +17,7 @@ from small_lakes import Heard, SmallLake, by_spark, once, reading
 from landonce.errors import Unbalanced
 from landonce.local import LocalKafka
 from landonce.protocol.steps import Effect, Step
-from landonce.sinks.iceberg import staging
+from landonce.sinks.iceberg import spark
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -51,14 +51,14 @@ class Meanwhile(Heard):
 
 def before_spark_writes(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Once: after the driver compared the columns, and before Spark reads them."""
-    write, left = staging._write, [act]
+    write, left = spark._Staging.write, [act]
 
     def interrupted(*args: Any) -> None:
         while left:
             left.pop()()
         write(*args)
 
-    monkeypatch.setattr(staging, "_write", interrupted)
+    monkeypatch.setattr(spark._Staging, "write", interrupted)
 
 
 def rename(lake: SmallLake) -> None:
@@ -142,8 +142,8 @@ def test_one_block_that_widens_a_column_does_not_hold_up_the_others(lake: SmallL
 def test_a_row_that_spark_does_not_write_is_noticed(
     lake: SmallLake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = staging.Append.prepared
-    monkeypatch.setattr(staging.Append, "prepared", lambda how, rows, table: prepared(how, rows, table).limit(3))
+    prepared = spark.Append.prepared
+    monkeypatch.setattr(spark.Append, "prepared", lambda how, rows, table: prepared(how, rows, table).limit(3))
     lake.write_file({"table": "db.t", "create": True, "properties": ORC})
     lake.produce([{"id": at, "kind": "a"} for at in range(4)])
     with pytest.raises(Unbalanced, match="4 rows were staged, and Spark wrote 3"):

@@ -28,10 +28,10 @@ from landonce.protocol.blocks import Block
 from landonce.protocol.ranges import Partition, Range
 from landonce.query import rows, running
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg import jvm
+from landonce.sinks.iceberg import spark
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.maintain.compact import Census, compact
-from landonce.sinks.iceberg.staging import Merge, drop_stages, stage
+from landonce.sinks.iceberg.spark import Merge, drop_stages, stage
 from landonce.verify.expect import Transformed
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -93,8 +93,8 @@ CALLS: dict[str, Callable[[Gone], object]] = {
     "a write with expressions": lambda gone: gone.workers.write(gone.recipe(**WHERE), [TASK]),
     "the look at expressions": lambda gone: transform.examine(gone.session, gone.recipe(**WHERE)),
     "the columns of `select`": lambda gone: transform.selected(gone.frame, gone.recipe(select=("id + 1 AS n",))),
-    "a table of Iceberg": lambda gone: jvm.load(gone.session, SPEC, "a.b"),
-    "a commit by Iceberg": lambda gone: jvm.commit(gone.session, SPEC, "a.b", (), ()),
+    "a table of Iceberg": lambda gone: spark.load(gone.session, SPEC, "a.b"),
+    "a commit by Iceberg": lambda gone: spark.commit(gone.session, SPEC, "a.b", (), ()),
     "a merge": lambda gone: stage(
         gone.session, SPEC, "a.b", "landonce_stage", 1, ["f"], Merge(("id",), ("id",)), {"k": "v"}
     ),

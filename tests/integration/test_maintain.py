@@ -35,10 +35,9 @@ from landonce.local import LocalKafka
 from landonce.local.server import kill_tree
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.jvm import own_session
 from landonce.sinks.iceberg.maintain.expire import Expiry, Removal, remove
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.staging import StageOf
+from landonce.sinks.iceberg.spark import StageOf, own_session
 from landonce.sinks.pipeline_file import load
 from landonce.sinks.snapshot import Origin, origin_of
 

@@ -68,8 +68,7 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import TableUnfit, TargetUnavailable
-from landonce.sinks.iceberg.arrow import measured
-from landonce.sinks.iceberg.files import write_files
+from landonce.sinks.iceberg.files import measured, write_files
 from landonce.sinks.iceberg.partitions import partition_values
 from landonce.sinks.iceberg.table import TableShape, ensure_unpartitioned_spec, why_spark
 from landonce.sinks.snapshot import Origin, origin_of

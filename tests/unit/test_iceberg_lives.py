@@ -20,9 +20,8 @@ from landonce.protocol.ledger import LedgerState, Position, bound, taken
 from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import Attempt, TableBranch
+from landonce.sinks.iceberg.commit import Attempt, IcebergTable, TableBranch
 from landonce.sinks.iceberg.files import write_files
-from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.maintain import run as maintaining
 from landonce.sinks.iceberg.maintain.run import TableMaintenance
 from landonce.sinks.iceberg.sink import IcebergSink

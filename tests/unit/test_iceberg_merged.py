@@ -84,7 +84,7 @@ def _make(place: TableBranch, kind: IcebergType, transform: Transform[Any, Any])
     schema = Schema(NestedField(1, "v", kind, required=False), NestedField(2, "n", LongType(), required=False))
     spec = PartitionSpec(PartitionField(1, 1000, transform, "v_part"))
     properties = {"commit.manifest.min-count-to-merge": "2"}
-    place.catalog.create_table(NAME, schema, partition_spec=spec, properties=properties)
+    place.open().create_table(NAME, schema, partition_spec=spec, properties=properties)
 
 
 def _commit(place: TableBranch, rows: pa.Table) -> tuple[DataFile, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from landonce.sinks.iceberg.arrow import plain
+from landonce.sinks.iceberg.files import plain
 
 CHANCE = random.Random(5)
 UUIDS = [CHANCE.choice([uuid.UUID(int=CHANCE.getrandbits(128)), None]) for _ in range(40)]

@@ -40,7 +40,7 @@ from landonce.sinks.iceberg.maintain.files import (
 )
 from landonce.sinks.iceberg.maintain.run import Deleted, TableReport, size
 from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, to_summary
-from landonce.sinks.iceberg.staging import StageOf
+from landonce.sinks.iceberg.spark import StageOf
 from landonce.sinks.snapshot import Origin, table_view
 
 NOW = 1_000_000

@@ -27,9 +27,8 @@ from landonce.protocol.steps import CommitTables, Committed, Moved
 from landonce.query.lake import Committing
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.commit import check_visible
+from landonce.sinks.iceberg.commit import IcebergTable, check_visible
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe

@@ -139,7 +139,7 @@ class TestNames:
             landonce.exactly_once(landonce.iceberg("db.t"), "sqlite:///ledger")
         with pytest.raises(errors.ConfigError, match="'t' needs a namespace"):
             landonce.iceberg("t")
-        with pytest.raises(errors.ConfigError, match="stands for many"):
+        with pytest.raises(errors.ConfigError, match="names many"):
             landonce.iceberg("db.{kind}")
         with pytest.raises(errors.ConfigError, match="a REST catalog needs a `uri`"):
             landonce.iceberg("db.t", {"type": "rest"})

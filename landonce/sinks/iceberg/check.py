@@ -1,4 +1,8 @@
-"""What `landonce check` says of Iceberg: the catalog, the ledger, each table, what becomes of records, and the position."""
+"""What `landonce check` says of Iceberg: the catalog, the ledger, each table, what becomes of records, and the position.
+
+Of a table: whether the pipeline can write to it, how it would, and what to change; or what a start would create, as text. Nothing is created
+here.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,43 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from landonce.errors import TargetAhead
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.types import IcebergType, ListType, LongType, MapType, StructType, TimestampType, TimestamptzType
+
+from landonce.errors import TableUnfit, TargetAhead
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableReport, TableState, TableView, adopted, report_on
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
+from landonce.read.schema.evolution import READERS_OWN
+from landonce.read.schema.fields import Schema
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.check_table import creation_text, table_findings
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.driver import file_recipe
-from landonce.sinks.iceberg.jvm import spark_name
 from landonce.sinks.iceberg.marks import holds
+from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, survey, table_names
-from landonce.sinks.iceberg.table import why_spark
-from landonce.sinks.iceberg.types import schema_for
+from landonce.sinks.iceberg.spark import spark_name
+from landonce.sinks.iceberg.table import creation, table_schema, why_spark
+from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
 from landonce.sinks.iceberg.worker import TableRecipe
 from landonce.sinks.snapshot import TableLedger
 
 _EXAMINED = 20
 """Tables of a template that are looked at one by one."""
+_AGE = "history.expire.max-snapshot-age-ms"
+_SHORT = 24 * 3_600_000
+_MODE = "write.merge.mode"
+_SPARK_TYPES: dict[IcebergType, str] = {
+    LongType(): "bigint",
+    TimestampType(): "timestamp_ntz",
+    TimestamptzType(): "timestamp",
+}
 
 
 def sections(run: CheckRun, sink: IcebergSink) -> Sections:
@@ -67,8 +86,10 @@ class _IcebergCheck:
             folder = path.parent if path.parent.exists() else checking.nearest(path.parent)
             yield from checking.writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
             return
+        names = (*sink.static, sink.routing.template or "")
+        namespaces = sorted({name.rpartition(".")[0] for name in names} - {""})
         with catalog_errors(sink.spec):
-            there = {each: bool(sink.catalog.namespace_exists(each)) for each in _namespaces(sink)}
+            there = {each: bool(sink.catalog.namespace_exists(each)) for each in namespaces}
         self.answers = True
         yield Finding(Level.OK, f"{sink.spec.identity} answers")
         for namespace, found in there.items():
@@ -158,12 +179,14 @@ class _IcebergCheck:
             yield Finding(Level.OK, f"decoded to the columns of each of {len(fit)} tables")
 
     def position(self) -> Findings:
-        """Where a start would go on, and how each table of a fan-out stands."""
-        run = self.run
+        """Where a start would go on, and how far each table of a fan-out is."""
+        run, sink = self.run, self.sink
+        views: tuple[TableView, ...] = ()
         if run.source is None or not run.ledger:
             return
         fan_out = not isinstance(run.parts.ledger, TableLedger)
-        views = self._views() if fan_out and self.answers else ()
+        if fan_out and self.answers:
+            views = tuple(each.view for each in survey(sink, table_names(sink, run.state)))
         state, found = self._known(views)
         yield from found
         bound = checking.bound_state(run, state)
@@ -171,47 +194,33 @@ class _IcebergCheck:
             return
         yield from checking.distances(run, bound)
         if fan_out:
-            follow = self.sink.config.rollback == "follow"
-            yield from _statuses([report_on(bound, view) for view in views], run.source, follow=follow)
-
-    def _views(self) -> tuple[TableView, ...]:
-        return tuple(each.view for each in survey(self.sink, table_names(self.sink, self.run.state)))
+            yield from _statuses([report_on(bound, view) for view in views], run.source, follow=sink.follow)
 
     def _known(self, views: Iterable[TableView]) -> tuple[LedgerState | None, tuple[Finding, ...]]:
-        """The ledger's state, or, where it has none, what the tables' marks say."""
-        state = self.run.state
+        """The ledger's state, or, where it has none, what the tables' marks say. Rows of these topics in a table that says nothing of
+        this pipeline would be delivered again."""
+        state, config = self.run.state, self.run.parts.config
         if state is not None and not state.fresh:
             return state, ()
-        found = adopted(state or LedgerState(self.run.parts.config.pipeline, lineage="check"), views)
-        if found is None:
-            self._refuse_foreign_rows()
-            return state, ()
-        warning = Finding(
-            Level.WARNING,
-            f"the ledger is new, and the tables' marks say how far the pipeline had come: batch {found.batch}",
-            "nothing to change, if the ledger was lost: the next start goes on from there",
-        )
-        return found, (warning,)
-
-    def _refuse_foreign_rows(self) -> None:
-        """Rows of these topics in a table that says nothing of this pipeline would be delivered again."""
-        topics = self.run.parts.config.source.kafka.topics
+        found = adopted(state or LedgerState(config.pipeline, lineage="check"), views)
+        if found is not None:
+            warning = Finding(
+                Level.WARNING,
+                f"the ledger is new, and the tables' marks say how far the pipeline had come: batch {found.batch}",
+                "nothing to change, if the ledger was lost: the next start goes on from there",
+            )
+            return found, (warning,)
         for name, each in self.tables.items():
-            if each.table is not None and holds(each.table, self.sink.config.branch, topics):
+            if each.table is not None and holds(each.table, self.sink.config.branch, config.source.kafka.topics):
                 raise TargetAhead(
                     f"the table {name} holds records of these topics, but no position of this pipeline",
                     command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",
                 )
-
-
-def _namespaces(sink: IcebergSink) -> tuple[str, ...]:
-    template = sink.routing.template
-    names = (*sink.static, *([template] if template is not None else []))
-    return tuple(sorted({name.rpartition(".")[0] for name in names} - {""}))
+        return state, ()
 
 
 def _statuses(reports: list[TableReport], source: SourceView, *, follow: bool) -> Findings:
-    """Those that need a word, one by one; the others in one line."""
+    """Tables that need attention one by one; the others in one line."""
     starts = {partition: extent.start for partition, extent in source.extents}
     for each in reports:
         name = each.view.table
@@ -228,16 +237,147 @@ def _statuses(reports: list[TableReport], source: SourceView, *, follow: bool) -
             )
         elif each.status in (TableState.BEHIND, TableState.AHEAD):
             yield Finding(Level.WARNING, f"{name} {each.words}", "nothing to change: the next start does so")
-    yield from _in_step(reports)
-
-
-def _in_step(reports: list[TableReport]) -> Findings:
-    carrying = [each for each in reports if each.status is TableState.IN_STEP and each.view.mark]
-    if carrying:
-        batches = [each.view.mark.batch for each in carrying if each.view.mark]
+    batches = [
+        each.view.mark.batch for each in reports if each.status is TableState.IN_STEP and each.view.mark is not None
+    ]
+    if batches:
         oldest, newest = min(batches), max(batches)
         span = f"batch {newest}" if oldest == newest else f"batches {oldest} to {newest}"
-        yield Finding(Level.OK, f"{len(carrying)} tables are in step; the last that they carry: {span}")
-    new = [each.view.table for each in reports if each.status is TableState.UNTOUCHED]
+        yield Finding(Level.OK, f"{len(batches)} tables are in step; the last that they carry: {span}")
+    new = sum(each.status is TableState.UNTOUCHED for each in reports)
     if new:
-        yield Finding(Level.OK, f"nothing was committed yet to {len(new)} tables")
+        yield Finding(Level.OK, f"nothing was committed yet to {new} tables")
+
+
+def table_findings(config: Iceberg, sql_name: str, table: Table) -> Findings:
+    """Of one table. `sql_name` is what Spark calls it."""
+    schema = table.schema()
+    yield Finding(
+        Level.OK,
+        f"is there: format version {table.metadata.format_version}, {len(schema.fields)} columns, partitioned by "
+        f"{spelled(table.spec(), schema)}",
+    )
+    if config.branch != "main":
+        yield _branch(config.branch, table)
+    if config.partition_by:
+        wrong = spec_differs(parse_spec(config.partition_by, schema), table.spec(), schema)
+        if wrong:
+            yield Finding(
+                Level.REFUSED,
+                f"is not partitioned as `partition_by` says: {wrong}",
+                "correct `partition_by` in {file}, or change the table's partition spec",
+            )
+    if config.unpartitioned:
+        yield Finding(Level.OK, "files are committed without partition values, whatever the table's spec says")
+    yield from _columns(config, sql_name, table)
+    reason = why_spark(table, unpartitioned=config.unpartitioned)
+    if config.changes is not None:
+        yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(config.identity)}")
+        yield from _changes(config, sql_name, table)
+    elif reason:
+        yield Finding(Level.OK, f"Spark's own writer makes its files, since {reason}")
+    else:
+        yield Finding(Level.OK, "workers write its files themselves, with Arrow: the fast path")
+    age = table.properties.get(_AGE, "")
+    if age.isdigit() and int(age) < _SHORT:
+        yield Finding(
+            Level.WARNING,
+            f"snapshots may be expired after {int(age) / 3_600_000:.1f} h: the table cannot be rolled back further than that",
+            "nothing to change for landonce: a copy of the position is in the table's properties",
+        )
+
+
+def _branch(branch: str, table: Table) -> Finding:
+    refs = table.metadata.refs
+    if branch in refs and refs[branch].snapshot_ref_type is not SnapshotRefType.BRANCH:
+        return Finding(Level.REFUSED, f"{branch} is a tag of the table, not a branch", "name a branch in {file}")
+    if branch in refs:
+        return Finding(Level.OK, f"branch {branch} is there; what lands on it is not in main until you publish it")
+    where = "where main is now" if "main" in refs else "empty as the table is"
+    return Finding(Level.OK, f"branch {branch} is made by the first start, {where}")
+
+
+def _columns(config: Iceberg, sql_name: str, table: Table) -> Findings:
+    schema = table.schema()
+    names, faults = schema.column_names, coordinate_faults(schema)
+    if faults:
+        missing = {name: kind for name, kind in COORDINATE_TYPES.items() if name not in names}
+        added = ", ".join(f"{name} {_SPARK_TYPES.get(kind, str(kind))}" for name, kind in missing.items())
+        yield Finding(
+            Level.REFUSED,
+            f"cannot hold the coordinates of its rows: {'; '.join(faults)}",
+            f"ALTER TABLE {sql_name} ADD COLUMNS ({added})" if added else "give these columns other types",
+        )
+    else:
+        yield Finding(Level.OK, f"{', '.join(COLUMNS)} say which record each row came from")
+    reserved = sorted(set(READERS_OWN) & set(names))
+    if reserved:
+        by_spark = config.changes is not None or bool(why_spark(table, unpartitioned=config.unpartitioned))
+        yield Finding(
+            Level.REFUSED if by_spark else Level.WARNING,
+            f"{', '.join(reserved)} is a name that Iceberg's readers keep for themselves: Spark can neither read nor "
+            "merge nor compact the table",
+            "rename the column",
+        )
+    try:
+        schema_for(table, coordinates=not faults, fold_case=config.case_insensitive)
+    except TableUnfit as error:
+        yield Finding(Level.REFUSED, error.what, error.command)
+
+
+def _changes(config: Iceberg, sql_name: str, table: Table) -> Findings:
+    schema = table.schema()
+    for name in config.identity:
+        if name not in schema.column_names:
+            yield Finding(
+                Level.REFUSED,
+                f"has no column {name}, by which `identity` says that rows are found",
+                "correct `identity` in {file}; the table has " + ", ".join(schema.column_names),
+            )
+        elif not schema.find_field(name).required:
+            yield Finding(
+                Level.WARNING,
+                f"{name}, which names a row, may be null in the table; a record without it becomes a dead letter",
+                f"ALTER TABLE {sql_name} ALTER COLUMN {name} SET NOT NULL, if no row lacks it",
+            )
+    if table.metadata.format_version == 1:
+        yield Finding(
+            Level.WARNING,
+            "format version 1 knows no deletes: every batch rewrites whole files that hold a changed row",
+            f"ALTER TABLE {sql_name} SET TBLPROPERTIES ('format-version' = '2', '{_MODE}' = 'merge-on-read')",
+        )
+    elif table.properties.get(_MODE, "copy-on-write") != "merge-on-read":
+        yield Finding(
+            Level.WARNING,
+            f"`{_MODE}` is copy-on-write: every batch rewrites whole files that hold a changed row",
+            f"ALTER TABLE {sql_name} SET TBLPROPERTIES ('{_MODE}' = 'merge-on-read')",
+        )
+
+
+def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
+    """In the words of Spark's SQL, as far as it has words for Iceberg's types."""
+    made = creation(config)
+    schema = table_schema(declared, made)
+    columns = ",\n    ".join(
+        f"`{each.name}` {_type(each.field_type)}{' NOT NULL' if each.required else ''}" for each in schema.fields
+    )
+    lines = [f"CREATE TABLE {sql_name}", f"(\n    {columns}\n)", "USING iceberg"]
+    if config.partition_by:
+        lines.append(f"PARTITIONED BY ({spelled(parse_spec(config.partition_by, schema), schema)})")
+    properties = {**made.properties, "format-version": str(made.version)}
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in sorted(properties.items()))
+    lines.append(f"TBLPROPERTIES ({listed})")
+    names = sorted(str(schema.find_column_name(each)) for each in schema.identifier_field_ids)
+    if names:
+        lines.append(f"ALTER TABLE {sql_name} SET IDENTIFIER FIELDS {', '.join(names)}")
+    return "\n".join(lines)
+
+
+def _type(type_: IcebergType) -> str:
+    if isinstance(type_, StructType):
+        return f"struct<{', '.join(f'{each.name}: {_type(each.field_type)}' for each in type_.fields)}>"
+    if isinstance(type_, ListType):
+        return f"array<{_type(type_.element_type)}>"
+    if isinstance(type_, MapType):
+        return f"map<{_type(type_.key_type)}, {_type(type_.value_type)}>"
+    return _SPARK_TYPES.get(type_, str(type_))

@@ -1,17 +1,22 @@
-"""The atomic commit: load, judge, build, send; and all of it again when another writer was faster.
+"""One branch of one table, and the atomic commit to it: load, judge, build, send; and all of it again when another writer was faster.
 
 The judgement is made on the same metadata that the attempt is built on, and the catalog accepts the attempt only while the
 branch's head is still the one of that metadata. PyIceberg's own commit is not used: it would rebuild a stale append on the new
 head and send it without a check. A commit without an answer is not settled here: the next attempt finds the commit's mark in the
 table (`Verdict.DONE`), or does not.
+
+A table carries marks in the summaries of its snapshots, and a copy in its properties. Where it is its own ledger,
+`sinks.snapshot.TableLedger` keeps the position there.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -36,21 +41,23 @@ from pyiceberg.typedef import EMPTY_DICT
 from pyspark.sql import SparkSession
 
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
+from landonce.errors import ConfigError, Fenced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
-from landonce.protocol.marks import TableView, Verdict
-from landonce.sinks.iceberg import jvm
+from landonce.protocol.ledger import Note
+from landonce.protocol.marks import Mark, TableView, Verdict, verdict
+from landonce.protocol.own_ledger import OwnView
+from landonce.sinks.iceberg import spark
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.marks import copy_name, copy_of, look_at
+from landonce.sinks.iceberg.files import StagedFile
+from landonce.sinks.iceberg.marks import copy_name, copy_of, journal_name, look_at, to_summary
 from landonce.sinks.iceberg.table import unwritable
-from landonce.sinks.snapshot import table_view
+from landonce.sinks.snapshot import Judge, MarkedTable, no_such_table, table_view
 
-_BY_PYICEBERG = 2
-"""The newest format version in which PyIceberg makes snapshots."""
 _CONFLICTS = 50
 """Attempts in a row that other writers may win before the driver gets an error; it then waits, and tries again."""
 _UNRACED = 10
 """Attempts in a row that a catalog may refuse on one and the same metadata: no other writer can be the reason."""
+_KEPT_NOTES = 100
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,10 @@ class Attempt:
     """The snapshot is in the table already, on a branch of its own."""
 
 
+Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
+"""Makes an attempt of the table, a mark's summary and table properties."""
+
+
 @dataclass(frozen=True)
 class TableBranch:
     """One branch of one table, for one pipeline."""
@@ -77,35 +88,23 @@ class TableBranch:
     session: Callable[[], SparkSession] | None = None
     """Spark with Iceberg's runtime: PyIceberg alone does not commit to a table of format version 3."""
 
-    @property
-    def catalog(self) -> Catalog:
-        """Connects at first use."""
-        return self.open()
-
     def load(self) -> Table:
         """The table as it is now."""
         table = self.find()
         if table is None:
-            raise TableReplaced(
-                f"the table {self.identifier} does not exist.",
-                safe="Nothing was written.",
-                command="restore the table; or start again with `landonce run {file}`: with `create: true`, "
-                "landonce creates a new table and delivers everything that Kafka still holds",
-            )
+            raise no_such_table(self.identifier)
         return table
 
     def find(self) -> Table | None:
         """The table as it is now. None if it does not exist."""
         with catalog_errors(self.spec):
             try:
-                return self.catalog.load_table(self.identifier)
+                return self.open().load_table(self.identifier)
             except NoSuchTableError:
                 return None
 
-    def commit(
-        self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]
-    ) -> tuple[Verdict, int, Table]:
-        """Tries until an attempt is accepted, or the judgement is not `GO`. Returns the judgement, the new snapshot's id and the table."""
+    def commit(self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]) -> tuple[Verdict, Table]:
+        """Tries until an attempt is accepted, or the judgement is not `GO`. Returns the judgement and the table."""
         refused: Attempt | None = None
         built_on, unraced, why = "", 0, ""
         for conflict in range(_CONFLICTS):
@@ -116,9 +115,9 @@ class TableBranch:
             built_on = table.metadata_location
             if refused is not None and (refused.staged or table.metadata.snapshot_by_id(refused.snapshot) is None):
                 refused.discard()
-            verdict = judge(table)
-            if verdict is not Verdict.GO:
-                return verdict, 0, table
+            judged = judge(table)
+            if judged is not Verdict.GO:
+                return judged, table
             attempt = build(table)
             reach("attempt.before")
             try:
@@ -129,7 +128,7 @@ class TableBranch:
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
             reach("attempt.after")
-            return Verdict.GO, attempt.snapshot, table
+            return judged, table
         if unraced == _UNRACED:
             raise TargetUnavailable(
                 f"the catalog {self.spec.name} refuses to commit to {self.identifier}, although nobody else commits to "
@@ -138,26 +137,25 @@ class TableBranch:
         raise TargetUnavailable(f"other writers of {self.identifier} were faster {_CONFLICTS} times in a row.")
 
     def send(self, table: Table, attempt: Attempt) -> None:
-        """One request. `CommitFailedException`: refused, and nothing changed."""
+        """One request. `CommitFailedException`: refused, and nothing changed.
+
+        Snapshots are numbered over all branches, so a commit to another branch makes an attempt stale too, as does one that was
+        rolled back since. The head does not show that, and PyIceberg raises `ValueError` for it.
+        """
         with catalog_errors(self.spec):
             if table.metadata.format_version < 3 or self.spec.kind == "rest":
-                self._send_by_pyiceberg(table, attempt)
+                try:
+                    table._do_commit(attempt.updates, attempt.requirements)
+                except ValueError as error:
+                    if self.load().metadata_location == table.metadata_location:
+                        raise
+                    raise CommitFailedException(str(error)) from None
             elif self.session is None:
                 raise _too_new(table, self.identifier)
             else:
-                with jvm.own_session(self.session(), self.spec) as mine:
-                    jvm.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
+                with spark.own_session(self.session(), self.spec) as mine:
+                    spark.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
                 table.refresh()
-
-    def _send_by_pyiceberg(self, table: Table, attempt: Attempt) -> None:
-        """Snapshots are numbered over all branches, so a commit to another branch makes an attempt stale too, as does one that was
-        rolled back since. The head does not show that, and PyIceberg raises `ValueError` for it."""
-        try:
-            table._do_commit(attempt.updates, attempt.requirements)
-        except ValueError as error:
-            if self.load().metadata_location == table.metadata_location:
-                raise
-            raise CommitFailedException(str(error)) from None
 
     def view(self, table: Table) -> TableView:
         """What the table says of the pipeline."""
@@ -181,24 +179,18 @@ class TableBranch:
                 raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
             if there is not None or (main is None and not by_pyiceberg(table)):
                 return
-            made = self._branching(table, main.snapshot_id) if main is not None else self._first_snapshot(table)
+            if main is not None:
+                updates, snapshot = (_points(table, self.branch, main.snapshot_id),), main.snapshot_id
+                made = Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
+            else:  # it carries no mark: no pipeline wrote to the main branch
+                added, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
+                moved = _points(table, MAIN_BRANCH, snapshot)
+                made = Attempt((*added, moved), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot)
             try:
                 self.send(table, made)
             except CommitFailedException as error:  # somebody else did it, or part of it; or nobody may
                 why = str(error)
         raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be created: {redact(why)}")
-
-    def _branching(self, table: Table, snapshot: int) -> Attempt:
-        """The branch, at this snapshot."""
-        updates = (_points(table, self.branch, snapshot),)
-        return Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
-
-    def _first_snapshot(self, table: Table) -> Attempt:
-        """An empty snapshot on the main branch of a table without any. It carries no mark: no pipeline wrote to that branch."""
-        updates, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
-        return Attempt(
-            (*updates, _points(table, MAIN_BRANCH, snapshot)), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot
-        )
 
     def appending(
         self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
@@ -227,10 +219,21 @@ class TableBranch:
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
         return adding, producer.snapshot_id, producer.discard
 
-    def publishing(
-        self, table: Table, staged: int, stage: str, summary: Mapping[str, str], properties: Mapping[str, str]
+    def staging(
+        self,
+        table: Table,
+        files: Sequence[StagedFile],
+        summary: Mapping[str, str],
+        properties: Mapping[str, str],
+        how: spark.Append | spark.Merge | None = None,
     ) -> Attempt:
-        """Moves the branch to a snapshot that was staged on its present head, and on no other."""
+        """The same, with a snapshot that Spark stages on the branch's present head. It is published on that head, and on no other."""
+        assert self.session is not None
+        session, spec, name, head = self.session(), self.spec, self.identifier, self.head(table)
+        owner = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"]))
+        stage, paths = owner.new_name(), [each.path for each in files]
+        schema = table.metadata.current_schema_id
+        staged = spark.stage(session, spec, name, stage, head, paths, how or spark.Append(), summary, schema)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         return Attempt(
             (
@@ -238,15 +241,16 @@ class TableBranch:
                 SetPropertiesUpdate(updates=copied),
                 RemoveSnapshotRefUpdate(ref_name=stage),  # type: ignore[call-arg]
             ),
-            (_still(table), _head_is(self.branch, self.head(table))),
+            (_still(table), _head_is(self.branch, head)),
             staged,
+            discard=lambda: spark.drop_stage(session, spec, name, stage),
             staged=True,
         )
 
 
 def by_pyiceberg(table: Table) -> bool:
     """Whether PyIceberg makes snapshots of the table."""
-    return bool(table.metadata.format_version <= _BY_PYICEBERG)
+    return bool(table.metadata.format_version <= 2)
 
 
 def _too_new(table: Table, name: str) -> TableUnfit:
@@ -356,3 +360,89 @@ def check_visible(table: str, io: FileIO, files: Iterable[DataFile]) -> None:
                 safe="Nothing was committed.",
                 command="put the warehouse where driver and workers see the same files",
             )
+
+
+class IcebergTable(MarkedTable):
+    """A place in a catalog, and how commits to it are made."""
+
+    def __init__(
+        self, place: TableBranch, building: Callable[[tuple[Any, ...]], Build] | None = None, *, vouching: bool = False
+    ) -> None:
+        """`building`: how a commit of these files is made. Without it, by PyIceberg. `vouching`: an operator accepts the last commit,
+        though the history that would show it is cut off."""
+        self.name = place.identifier
+        self.place = place
+        self._building = building or self._appending
+        self._vouching = vouching
+        self.loaded: Table | None = None
+        """The table as `view` saw it last."""
+
+    def view(self) -> OwnView | None:
+        self.loaded = self.place.find()
+        return None if self.loaded is None else self._look(self.loaded)
+
+    def commit(
+        self,
+        judge: Judge,
+        mark: Mark,
+        files: tuple[Any, ...],
+        *,
+        valid_through: int | None = None,
+        note: Note | None = None,
+    ) -> tuple[Verdict, OwnView]:
+        build, summary = self._building(files), to_summary(mark, valid_through)
+        self.place.ensure_branch()
+        judged, table = self.place.commit(
+            lambda seen: judge(self._look(seen)), lambda seen: build(seen, summary, self._noted(seen, note))
+        )
+        return judged, self._look(table)
+
+    def journal(self) -> tuple[Note, ...]:
+        table = self.place.find()
+        return () if table is None else tuple(Note(*each) for each in self._notes(table))
+
+    def _appending(self, files: tuple[Any, ...]) -> Build:
+        return lambda table, summary, properties: self.place.appending(table, files, summary, properties)
+
+    def _look(self, table: Table) -> OwnView:
+        return look_at(table, self.place.pipeline, self.place.branch, vouching=self._vouching)
+
+    def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
+        if note is None:
+            return {}
+        notes = [*self._notes(table), [note.at, note.action, note.detail]]
+        name = journal_name(self.place.pipeline, self.place.branch)
+        return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
+
+    def _notes(self, table: Table) -> list[Any]:
+        name = journal_name(self.place.pipeline, self.place.branch)
+        return list(json.loads(table.metadata.properties.get(name, "[]")))
+
+
+def empty(place: TableBranch) -> Build:
+    """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
+
+    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if by_pyiceberg(table) or place.session is None:
+            return place.appending(table, (), summary, properties)
+        return place.staging(table, (), summary, properties)
+
+    return build
+
+
+def restate(place: TableBranch, seen: TableView, mark: Mark) -> None:
+    """Sets a table's position by an empty snapshot with a mark, unless the table has changed since it was `seen`. The
+    mark ends any doubt about the position."""
+
+    def judge(own: OwnView) -> Verdict:
+        now = table_view(place.identifier, own)
+        return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
+
+    judged, _ = IcebergTable(place, lambda _: empty(place)).commit(judge, mark, ())
+    if judged is Verdict.MOVED:
+        raise Fenced(
+            f"the table {place.identifier} changed during this command: a driver runs, or the table was rolled back "
+            "again.",
+            safe="The ledger has the decision, and nothing was written to this table.",
+            command="stop the driver, then run the same command again",
+        )

@@ -183,7 +183,7 @@ def iceberg(
     )
     if not made.one_table:
         raise ConfigError(
-            f"table: a query is delivered to one table, and {table!r} stands for many.",
+            f"table: a query is delivered to one table, and {table!r} names many.",
             command="name one table, or write a pipeline file, which routes records to tables",
         )
     return made

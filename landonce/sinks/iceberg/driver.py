@@ -15,14 +15,13 @@ from landonce.protocol.marks import TableView
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
-from landonce.sinks.iceberg import evolve, jvm
+from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg, check_visible
+from landonce.sinks.iceberg.commit import Attempt, Build, IcebergTable, TableBranch, by_pyiceberg, check_visible
 from landonce.sinks.iceberg.files import StagedFile, WrittenFile
-from landonce.sinks.iceberg.ledger import Build, IcebergTable
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.staging import Append, Merge, drop_stages, left_behind, staged_attempt
+from landonce.sinks.iceberg.spark import Append, Merge, drop_stages, in_session, left_behind, own_session
 from landonce.sinks.iceberg.table import (
     as_text,
     create_table,
@@ -129,7 +128,7 @@ class OpenIceberg(OpenSnapshot):
         return SparkNeeds(("landonce.sinks.iceberg.worker",), conf, self.recipe.transforms or by_spark)
 
     def make_ready(self, columns: Columns | None) -> None:
-        """Makes the tables that are not there, once nothing is in the way."""
+        """Creates the missing tables, once nothing can refuse the run any more."""
         if columns is not None and self._missing:
             made = columns()
             recipe = self._plan(made)
@@ -270,7 +269,7 @@ class OpenIceberg(OpenSnapshot):
         for name, table in list(self._opened.items()):
             fresh = not table.metadata.snapshots and table.metadata.format_version < asked.version
             if self._config.create and fresh:
-                with jvm.own_session(self.run.session(), spec) as mine, jvm.in_session(mine, spec, name):
+                with own_session(self.run.session(), spec) as mine, in_session(mine, spec, name):
                     mine.sql(upgrade_statement(spec.name, table, asked))
                 self._admit(name, self._place(name).load())
 
@@ -310,7 +309,7 @@ class OpenIceberg(OpenSnapshot):
                 specs = {each.spec_id for each in data}
                 require_unchanged(name, self._opened[name], table, specs=specs, by_name=bool(staged))
             if staged or (not data and (by_spark or not by_pyiceberg(table))):
-                return staged_attempt(place, table, summary, properties, staged, self._how(name, staged))
+                return place.staging(table, staged, summary, properties, self._how(name, staged))
             return place.appending(table, data, summary, properties)
 
         return build

@@ -18,13 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.types import (
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    StructType,
-)
+from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
 from landonce.read.schema import evolution
@@ -32,45 +26,28 @@ from landonce.read.schema.evolution import RESERVED, Evolution, Shape, distinct
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.sample import of_sample
 from landonce.sinks.iceberg.commit import Attempt, TableBranch
-from landonce.sinks.iceberg.types import iceberg_type, widens
+from landonce.sinks.iceberg.types import iceberg_type, parts_of, widens
 
 _ATTEMPTS = 10
 _PAUSE = 0.2
 
 
 @dataclass(frozen=True)
-class Add:
-    """A new column, or a new field of a struct. Always optional."""
+class Step:
+    """A column, or a field of a struct, is added, always as an optional one; or gets a type that holds more; or, without a type, may be
+    null from now on."""
 
     path: Path
-    type: IcebergType
+    type: IcebergType | None = None
+    new: bool = False
 
     def stage(self, update: UpdateSchema) -> None:
-        update.add_column(self.path, self.type)
-
-
-@dataclass(frozen=True)
-class Widen:
-    """A column gets a type that holds more."""
-
-    path: Path
-    type: IcebergType
-
-    def stage(self, update: UpdateSchema) -> None:
-        update.update_column(self.path, field_type=self.type)
-
-
-@dataclass(frozen=True)
-class Loosen:
-    """A column may be null from now on."""
-
-    path: Path
-
-    def stage(self, update: UpdateSchema) -> None:
-        update.make_column_optional(self.path)
-
-
-Step = Add | Widen | Loosen
+        if self.type is None:
+            update.make_column_optional(self.path)
+        elif self.new:
+            update.add_column(self.path, self.type)
+        else:
+            update.update_column(self.path, field_type=self.type)
 
 
 def steps(schema: TableSchema, changes: Evolution) -> tuple[Step, ...]:
@@ -78,16 +55,22 @@ def steps(schema: TableSchema, changes: Evolution) -> tuple[Step, ...]:
     found: list[Step] = []
     names = _Names(schema.column_names)
     for path, shape in changes.added:
-        found += [each for each in _additions(schema, path, shape) if names.take(each.path, each.type)]
+        found += [
+            each
+            for each in _additions(schema, path, shape)
+            if each.type is not None and names.take(each.path, each.type)
+        ]
     for path, type_ in changes.widened:
         field = _at(schema, path)
         wide = iceberg_type(type_, itertools.count(1))
         if field is not None and widens(field.field_type, wide):
-            found.append(Widen(path, wide))
+            found.append(Step(path, wide))
     for path in changes.optional:
         field = _at(schema, path)
-        if field is not None and field.required and not _names_a_row(schema, field):
-            found.append(Loosen(path))
+        if field is not None and field.required:
+            inside = TableSchema(field).field_ids
+            if not any(each in inside for each in schema.identifier_field_ids):  # it neither is nor holds the identity
+                found.append(Step(path))
     return tuple(found)
 
 
@@ -170,7 +153,7 @@ def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
     """The path of a column, and of every field in it."""
     yield path
     if isinstance(type_, IcebergType):
-        inner = [(each.name, each.field_type) for each in _fields(type_)]
+        inner = [(each.name, each.field_type) for each in parts_of(type_)]
     elif pt.is_struct(type_):
         inner = [(each.name, each.type) for each in type_]
     elif pt.is_list(type_):
@@ -181,18 +164,19 @@ def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
         yield from _inside((*path, name), each)
 
 
-def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Add]:
+def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Step]:
     """The column, or, if it exists by now, the fields that are missing inside it."""
     field = _at(schema, path)
     if field is not None:
         yield from _inner_additions(schema, path, field.field_type, shape)
-    elif _is_struct(schema, path[:-1]):
-        type_ = shape.type()
-        if type_ is not None:
-            yield Add(path, iceberg_type(type_, itertools.count(1)))
+        return
+    around, type_ = _at(schema, path[:-1]), shape.type()
+    in_struct = len(path) == 1 or (around is not None and isinstance(around.field_type, StructType))
+    if in_struct and type_ is not None:
+        yield Step(path, iceberg_type(type_, itertools.count(1)), new=True)
 
 
-def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Add]:
+def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Step]:
     if isinstance(type_, StructType):
         for name, inner in shape.fields:
             yield from _additions(schema, (*path, name), inner)
@@ -205,26 +189,8 @@ def _at(schema: TableSchema, path: Path) -> NestedField | None:
     here: IcebergType = schema.as_struct()
     field = None
     for name in path:
-        field = next((each for each in _fields(here) if each.name == name), None)
+        field = next((each for each in parts_of(here) if each.name == name), None)
         if field is None:
             return None
         here = field.field_type
     return field
-
-
-def _fields(type_: IcebergType) -> Iterable[NestedField]:
-    if isinstance(type_, StructType):
-        return type_.fields
-    if isinstance(type_, ListType):
-        return (type_.element_field,)
-    return (type_.value_field,) if isinstance(type_, MapType) else ()
-
-
-def _is_struct(schema: TableSchema, path: Path) -> bool:
-    field = _at(schema, path)
-    return not path or (field is not None and isinstance(field.field_type, StructType))
-
-
-def _names_a_row(schema: TableSchema, field: NestedField) -> bool:
-    """Whether it is an identity field, or holds one."""
-    return any(each in TableSchema(field).field_ids for each in schema.identifier_field_ids)

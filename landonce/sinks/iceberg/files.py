@@ -10,6 +10,10 @@ Two things decide how fast data files are written. Arrow's dictionary encoder ha
 dictionary is full: columns whose values hardly repeat are written plainly, which also makes smaller files. And rows are sorted by
 partition once, see `partitions`. The encodings are those that every reader of Iceberg knows; the delta encodings are smaller and
 faster still, but vectorized readers of older releases refuse them.
+
+The statistics of a file are read off the Parquet footer that was just written. Bounds must cover every value of the file, or readers skip
+rows. So they are made of the footer's raw values, without a detour through Python's dates, and are left out if a row group does not state
+its own: Parquet leaves out those of long strings.
 """
 
 from __future__ import annotations
@@ -26,8 +30,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    StatisticsCollector,
+    compute_statistics_plan,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
@@ -36,30 +47,27 @@ from pyiceberg.table import TableProperties as Named
 from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, DoubleType, FloatType, PrimitiveType, StringType
 
 from landonce.config.secrets import redact
 from landonce.errors import TableUnfit, TargetRefused, TargetUnavailable
-from landonce.sinks.iceberg.arrow import (
-    Path,
-    Plan,
-    arranged,
-    arrow_schema,
-    count_nans,
-    floats_of,
-    measured,
-    plain,
-    plan_of,
-)
-from landonce.sinks.iceberg.partitions import by_partition
+from landonce.read.schema.fields import is_uuid
+from landonce.sinks.iceberg.partitions import Path, at_path, by_partition, path_of
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.snapshot import Origin
 
 _SAMPLE = 2_000
-_REPEATS = 4  # a dictionary pays if a value stands in this many rows, on average
+_REPEATS = 4  # a dictionary pays if a value is in this many rows, on average
 _FULL = 0.75  # of the target size: what is left is not worth a row group
 _LONGEST = 160  # of a folder's name, quoted; a disk takes 255, a bucket 1024 for the whole path
 _LEVELLED = ("zstd", "gzip", "brotli")
 FOLDER = "landonce-staged"
+Plan = tuple[StatisticsCollector, ...]
+"""Which statistics each column gets, by `write.metadata.metrics.*`, in the order of a Parquet file's columns."""
+_UNCASTABLE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+_BYTES, _TEXT, _HYPHENS = 16, 36, (8, 13, 18, 23)
+_LAST_CHARACTER = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
 
 
 @dataclass(frozen=True)
@@ -68,16 +76,17 @@ class _Target:
 
     name: str
     schema: Schema
-    names: tuple[str, ...]
     arrow: pa.Schema
     nested: tuple[str, ...]
     """Parquet's paths of nested columns."""
     plan: Plan
     floats: tuple[tuple[int, Path], ...]
+    """The columns that may hold NaN, and where they are, without those inside lists and maps."""
     spec: PartitionSpec
     locations: LocationProvider
     io: FileIO
     options: dict[str, Any]
+    """Of the Parquet writer."""
     file_bytes: int
     group_bytes: int
     group_rows: int
@@ -90,32 +99,35 @@ class _Key(PartitionKey):
     record: Record = field(default_factory=Record)
 
     def to_path(self) -> str:
+        """Shortens the folders' names, since storages limit them. Readers take a partition's value from the manifest, never from here."""
         try:
             path = self.partition_spec.partition_to_path(self.record, self.schema)
         except (OverflowError, ValueError):  # a year that Python's dates do not reach
             named = zip(self.partition_spec.fields, self.record._data, strict=True)
             path = "/".join(f"{quote_plus(each.name)}={quote_plus(str(value))}" for each, value in named)
-        return "/".join(map(_short, path.split("/")))
-
-
-def _short(folder: str) -> str:
-    """Shortens a folder's name, since storages limit it. Readers take a partition's value from the manifest, never from here."""
-    if len(folder) <= _LONGEST:
-        return folder
-    return f"{folder[: _LONGEST - 33]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
+        return "/".join(
+            folder
+            if len(folder) <= _LONGEST
+            else f"{folder[: _LONGEST - 33]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
+            for folder in path.split("/")
+        )
 
 
 def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[DataFile, ...]:
-    """Writes all the rows, and returns the files that hold them. Columns are matched by name."""
+    """Writes all the rows, and returns the files that hold them: as many for each partition as the target size asks for. Columns are
+    matched by name."""
     if rows.num_rows == 0:
         return ()
     target = _target(shape)
-    table = arranged(rows, target.names, target.arrow, target.name)
+    table = _arranged(rows, target)
     options = {**target.options, "use_dictionary": [*target.nested, *_repeating(table)]}
     files: list[DataFile] = []
     try:
         for record, part in by_partition(target.spec, target.schema, table):
-            files += _write(target, record, part, origin, options)
+            start = 0
+            while start < part.num_rows:
+                files.append(_write_one(target, record, part.slice(start), origin, options))
+                start += files[-1].record_count
     except PermissionError as error:
         raise TargetRefused(f"{target.name}: the storage refused a file: {redact(str(error))}") from None
     except pa.ArrowInvalid:
@@ -127,53 +139,125 @@ def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[Data
 
 @lru_cache(maxsize=512)
 def _target(shape: TableShape) -> _Target:
-    schema = Schema.model_validate_json(shape.schema)
-    properties = dict(shape.properties)
-    clean = sanitize_column_names(schema)
-    plan = plan_of(schema, properties)
-    return _Target(
-        name=shape.name,
-        schema=schema,
-        names=tuple(each.name for each in schema.fields),
-        arrow=arrow_schema(clean),
-        nested=tuple(path for path in parquet_path_to_id_mapping(clean) if "." in path),
-        plan=plan,
-        floats=floats_of(schema, plan),
-        spec=PartitionSpec.model_validate_json(shape.spec),
-        locations=load_location_provider(shape.location, properties),
-        io=load_file_io(dict(shape.io), shape.location),
-        options=_options(properties),
-        file_bytes=_number(properties, Named.WRITE_TARGET_FILE_SIZE_BYTES, Named.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT),
-        group_bytes=_number(properties, Named.PARQUET_ROW_GROUP_SIZE_BYTES, Named.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT),
-        group_rows=_number(properties, Named.PARQUET_ROW_GROUP_LIMIT, Named.PARQUET_ROW_GROUP_LIMIT_DEFAULT),
-    )
+    schema, properties = Schema.model_validate_json(shape.schema), dict(shape.properties)
 
+    def number(name: str, default: int) -> int:
+        try:
+            return int(properties.get(name, default))
+        except ValueError:
+            raise TableUnfit(
+                f"`{name}` is not a whole number: {properties[name]!r}.", safe="Nothing was written."
+            ) from None
 
-def _options(properties: dict[str, str]) -> dict[str, Any]:
-    """The Parquet writer's options, by the table's properties."""
     codec = properties.get(Named.PARQUET_COMPRESSION, Named.PARQUET_COMPRESSION_DEFAULT).lower()
     options: dict[str, Any] = {
         "compression": "none" if codec == "uncompressed" else codec,
-        "data_page_size": _number(properties, Named.PARQUET_PAGE_SIZE_BYTES, Named.PARQUET_PAGE_SIZE_BYTES_DEFAULT),
-        "dictionary_pagesize_limit": _number(
-            properties, Named.PARQUET_DICT_SIZE_BYTES, Named.PARQUET_DICT_SIZE_BYTES_DEFAULT
-        ),
-        "write_batch_size": _number(properties, Named.PARQUET_PAGE_ROW_LIMIT, Named.PARQUET_PAGE_ROW_LIMIT_DEFAULT),
+        "data_page_size": number(Named.PARQUET_PAGE_SIZE_BYTES, Named.PARQUET_PAGE_SIZE_BYTES_DEFAULT),
+        "dictionary_pagesize_limit": number(Named.PARQUET_DICT_SIZE_BYTES, Named.PARQUET_DICT_SIZE_BYTES_DEFAULT),
+        "write_batch_size": number(Named.PARQUET_PAGE_ROW_LIMIT, Named.PARQUET_PAGE_ROW_LIMIT_DEFAULT),
         "store_decimal_as_integer": True,
         "store_schema": False,
     }
     if Named.PARQUET_COMPRESSION_LEVEL in properties and codec in _LEVELLED:
-        options["compression_level"] = _number(properties, Named.PARQUET_COMPRESSION_LEVEL, 0)
-    return options
+        options["compression_level"] = number(Named.PARQUET_COMPRESSION_LEVEL, 0)
+    clean = sanitize_column_names(schema)
+    plan = tuple(compute_statistics_plan(schema, properties).values())
+    counted = [
+        each.field_id
+        for each in plan
+        if each.mode.type is not MetricModeTypes.NONE and isinstance(each.iceberg_type, FloatType | DoubleType)
+    ]
+    return _Target(
+        name=shape.name,
+        schema=schema,
+        arrow=pa.schema([_narrow(each) for each in schema_to_pyarrow(clean)]),
+        nested=tuple(path for path in parquet_path_to_id_mapping(clean) if "." in path),
+        plan=plan,
+        floats=tuple((each, path) for each in counted if (path := path_of(schema, each)) is not None),
+        spec=PartitionSpec.model_validate_json(shape.spec),
+        locations=load_location_provider(shape.location, properties),
+        io=load_file_io(dict(shape.io), shape.location),
+        options=options,
+        file_bytes=number(Named.WRITE_TARGET_FILE_SIZE_BYTES, Named.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT),
+        group_bytes=number(Named.PARQUET_ROW_GROUP_SIZE_BYTES, Named.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT),
+        group_rows=number(Named.PARQUET_ROW_GROUP_LIMIT, Named.PARQUET_ROW_GROUP_LIMIT_DEFAULT),
+    )
 
 
-def _number(properties: dict[str, str], name: str, default: int) -> int:
+def _narrow(column: pa.Field) -> pa.Field:
+    """With 32-bit offsets, as a block's rows have them."""
+    kind = column.type
+    if pt.is_large_string(kind):
+        kind = pa.string()
+    elif pt.is_large_binary(kind):
+        kind = pa.binary()
+    elif pt.is_large_list(kind):
+        kind = pa.list_(_narrow(kind.value_field))
+    elif pt.is_map(kind):
+        kind = pa.map_(_narrow(kind.key_field), _narrow(kind.item_field))
+    elif pt.is_struct(kind):
+        kind = pa.struct([_narrow(each) for each in kind])
+    return column.with_type(kind)
+
+
+def _arranged(rows: pa.Table, target: _Target) -> pa.Table:
+    """The rows as the table's files hold them: its columns in its order, in its types, with its field ids. A missing column is null."""
+    names = [each.name for each in target.schema.fields]
+    strange = sorted(set(rows.column_names) - set(names))
+    if strange or len(set(rows.column_names)) < rows.num_columns:
+        what = f"the rows have a column that it does not have, or have one twice: {', '.join(strange)}"
+        raise _unfit(target.name, what)
+    columns, fields = [], []
+    for name, wanted in zip(names, target.arrow, strict=True):
+        if name in rows.column_names:
+            column = _fitted(rows.column(name), wanted.type, name, target.name)
+        else:
+            column = pa.chunked_array([pa.nulls(rows.num_rows, wanted.type)])
+        if column.null_count and not wanted.nullable:
+            raise _unfit(target.name, f"its column {name} is required, and a row has no value for it")
+        columns.append(column)
+        fields.append(wanted.with_type(column.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _fitted(column: pa.ChunkedArray, wanted: pa.DataType, name: str, table: str) -> pa.ChunkedArray:
+    """Losslessly in the table's type. A dictionary of strings stays one: Parquet takes its indices as they are."""
+    if column.type.equals(wanted, check_metadata=True):
+        return column
+    if pt.is_dictionary(column.type):
+        if column.type.value_type == wanted and (pt.is_string(wanted) or pt.is_binary(wanted)):
+            return column
+        column = column.cast(column.type.value_type)
+    surplus = _surplus(column.type, wanted)
+    if surplus:
+        raise _unfit(table, f"the rows have a field in {name} that it does not have: {surplus}")
     try:
-        return int(properties.get(name, default))
-    except ValueError:
-        raise TableUnfit(
-            f"`{name}` is not a whole number: {properties[name]!r}.", safe="Nothing was written."
-        ) from None
+        return column.cast(wanted)
+    except _UNCASTABLE:
+        raise _unfit(table, f"its column {name} cannot hold every value of the rows as {wanted}") from None
+
+
+def _surplus(given: pa.DataType, wanted: pa.DataType) -> str:
+    """A field inside a column that a cast would drop silently; empty if there is none."""
+    if pt.is_struct(given) and pt.is_struct(wanted):
+        for each in given:
+            at = wanted.get_field_index(each.name)
+            inner = _surplus(each.type, wanted.field(at).type) if at >= 0 else each.name
+            if inner:
+                return inner
+    if pt.is_map(given) and pt.is_map(wanted):
+        return _surplus(given.key_type, wanted.key_type) or _surplus(given.item_type, wanted.item_type)
+    if _is_list(given) and _is_list(wanted):
+        return _surplus(given.value_type, wanted.value_type)
+    return ""
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
+
+
+def _unfit(table: str, what: str) -> TableUnfit:
+    return TableUnfit(f"{table}: {what}.", safe="Nothing of this block was committed.")
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
@@ -188,39 +272,36 @@ def _repeating(rows: pa.Table) -> Iterator[str]:
     for name, column in zip(sample.column_names, sample.columns, strict=True):
         if pt.is_nested(column.type) or pt.is_boolean(column.type):
             continue
-        if pt.is_dictionary(column.type) or _estimated(column) * _REPEATS <= count:
+        if pt.is_dictionary(column.type):
+            yield name
+            continue
+        storage = column.cast(pa.binary(16)) if isinstance(column.type, pa.UuidType) else column
+        distinct = pc.count_distinct(storage, mode="all").as_py()
+        again = len(column) - distinct
+        estimated = max(float(distinct), len(column) ** 2 / (2 * again)) if again else float("inf")
+        if estimated * _REPEATS <= count:
             yield name
 
 
-def _estimated(sample: pa.ChunkedArray) -> float:
-    """How many distinct values the whole column has."""
-    storage = sample.cast(pa.binary(16)) if isinstance(sample.type, pa.UuidType) else sample
-    distinct = pc.count_distinct(storage, mode="all").as_py()
-    again = len(sample) - distinct
-    return max(float(distinct), len(sample) ** 2 / (2 * again)) if again else float("inf")
-
-
-def _write(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> list[DataFile]:
-    """Writes the rows of one partition, in as many files as the target size asks for."""
-    files = []
-    start = 0
-    while start < rows.num_rows:
-        data_file = _write_one(target, record, rows.slice(start), origin, options)
-        files.append(data_file)
-        start += data_file.record_count
-    return files
-
-
 def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> DataFile:
-    """Writes as many of the first rows as make a file of the target size."""
-    path = target.locations.new_data_location(origin.file_name(), _key(target, record))
+    """Writes as many of the first rows of a partition as make a file of the target size. The first row group shows how well they
+    compress."""
+    void = all(isinstance(each.transform, VoidTransform) for each in target.spec.fields)
+    key = None if void else _Key(field_values=[], partition_spec=target.spec, schema=target.schema, record=record)
+    path = target.locations.new_data_location(origin.file_name(), key)
+    written, weight = 0, max(1.0, rows.nbytes / rows.num_rows)
+    group = min(target.group_rows, int(target.group_bytes / weight))
     with target.io.new_output(path).create(overwrite=True) as stream:
         sink = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="w")
         with pq.ParquetWriter(sink, rows.schema, **options) as writer:
-            written = _fill(target, writer, sink, rows)
+            while not written or (written < rows.num_rows and sink.tell() < _FULL * target.file_bytes):
+                per_row = sink.tell() / written if written else weight
+                count = max(1, min(group, int((target.file_bytes - sink.tell()) / per_row)))
+                writer.write_table(rows.slice(written, count), row_group_size=count)
+                written = min(rows.num_rows, written + count)
         size = sink.tell()
-    footer = writer.writer.metadata
-    nans = count_nans(target.floats, rows.slice(0, written))
+    held = rows.slice(0, written)
+    nans = {number: pc.sum(pc.is_nan(at_path(held, where))).as_py() or 0 for number, where in target.floats}
     data_file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
@@ -230,29 +311,99 @@ def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, 
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,
-        **measured(footer, target.plan, nans),
+        **measured(writer.writer.metadata, target.plan, nans),
     )
     data_file.spec_id = target.spec.spec_id
     return data_file
 
 
-def _fill(target: _Target, writer: pq.ParquetWriter, sink: pa.NativeFile, rows: pa.Table) -> int:
-    """Writes row groups until the file is full. The first one shows how well the rows compress."""
-    written = 0
-    weight = max(1.0, rows.nbytes / rows.num_rows)
-    group = min(target.group_rows, int(target.group_bytes / weight))
-    while not written or (written < rows.num_rows and sink.tell() < _FULL * target.file_bytes):
-        per_row = sink.tell() / written if written else weight
-        count = max(1, min(group, int((target.file_bytes - sink.tell()) / per_row)))
-        writer.write_table(rows.slice(written, count), row_group_size=count)
-        written = min(rows.num_rows, written + count)
-    return written
+def measured(footer: pq.FileMetaData, plan: Plan, nans: dict[int, int]) -> dict[str, Any]:
+    """The statistics as `DataFile.from_args` takes them."""
+    groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+    sizes, counts, nulls = {}, {}, {}
+    lower: dict[int, bytes] = {}
+    upper: dict[int, bytes] = {}
+    for at, column in enumerate(plan):
+        chunks = [group.column(at) for group in groups]
+        sizes[column.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        if column.mode.type is MetricModeTypes.NONE:
+            continue
+        counts[column.field_id] = sum(chunk.num_values for chunk in chunks)
+        statistics = [chunk.statistics for chunk in chunks]
+        if not all(each is not None and each.has_null_count for each in statistics):
+            continue
+        nulls[column.field_id] = sum(each.null_count for each in statistics)
+        if column.mode.type is not MetricModeTypes.COUNTS:
+            least, most = _bounds(column, statistics)
+            if least is not None:
+                lower[column.field_id] = least
+            if most is not None:
+                upper[column.field_id] = most
+    firsts = [group.column(0) for group in groups]
+    return {
+        "record_count": footer.num_rows,
+        "column_sizes": sizes,
+        "value_counts": counts,
+        "null_value_counts": nulls,
+        "nan_value_counts": nans,
+        "lower_bounds": lower,
+        "upper_bounds": upper,
+        "split_offsets": sorted(
+            min(each.data_page_offset, each.dictionary_page_offset)
+            if each.has_dictionary_page
+            else each.data_page_offset
+            for each in firsts
+        ),
+    }
 
 
-def _key(target: _Target, record: Record) -> PartitionKey | None:
-    if all(isinstance(each.transform, VoidTransform) for each in target.spec.fields):
-        return None
-    return _Key(field_values=[], partition_spec=target.spec, schema=target.schema, record=record)
+def _bounds(column: StatisticsCollector, statistics: list[Any]) -> tuple[bytes | None, bytes | None]:
+    """None where a row group with values states none. One whose floats are all NaN has none to state."""
+    kind, length = column.iceberg_type, column.mode.length
+    stated = [each for each in statistics if each.has_min_max]
+    silent = [each for each in statistics if not each.has_min_max and each.num_values]
+    if not stated or any(each.physical_type not in ("FLOAT", "DOUBLE") for each in silent):
+        return None, None
+    lows, highs = [each.min_raw for each in stated], [each.max_raw for each in stated]
+    if isinstance(kind, DecimalType):
+        lows, highs = ([_unscaled(each) for each in some] for some in (lows, highs))
+    least, most = min(lows), max(highs)
+    if length is None:
+        return _encoded(kind, least), _encoded(kind, most)
+    if isinstance(kind, StringType):
+        return bytes(least).decode()[:length].encode(), _text_above(bytes(most).decode(), length)
+    return bytes(least)[:length], _bytes_above(bytes(most), length)
+
+
+def _unscaled(raw: bytes | int) -> int:
+    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+
+
+def _encoded(kind: PrimitiveType, value: Any) -> bytes:
+    """Iceberg's single-value serialization."""
+    if isinstance(kind, DecimalType):
+        width = ((value if value >= 0 else ~value).bit_length() + 8) // 8
+        return int(value).to_bytes(width, "big", signed=True)
+    return bytes(value) if isinstance(value, bytes) else to_bytes(kind, value)
+
+
+def _text_above(text: str, length: int) -> bytes | None:
+    """The text itself if it is short, else the lowest text of that length above everything that begins like it."""
+    if len(text) <= length:
+        return text.encode()
+    for at in reversed(range(length)):
+        above = ord(text[at]) + 1
+        above = _SURROGATES.stop if above in _SURROGATES else above
+        if above <= _LAST_CHARACTER:
+            return (text[:at] + chr(above)).encode()
+    return None
+
+
+def _bytes_above(value: bytes, length: int) -> bytes | None:
+    if len(value) <= length:
+        return value
+    kept = value[:length].rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
 @dataclass(frozen=True)
@@ -307,3 +458,45 @@ class Scratch:
 
     def _open(self) -> FileIO:
         return load_file_io(dict(self.io), self.folder)
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """The same rows with every uuid as text, nested ones too, as Spark reads them."""
+    for at, column in enumerate(rows.schema):
+        if _holds_uuid(column.type):
+            chunks = rows.column(at).chunks or [pa.nulls(0, column.type)]
+            rows = rows.set_column(at, column.name, pa.chunked_array([_plain(chunk) for chunk in chunks]))
+    return rows
+
+
+def _holds_uuid(type_: pa.DataType) -> bool:
+    return is_uuid(type_) or any(_holds_uuid(type_.field(at).type) for at in range(type_.num_fields))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    type_ = array.type
+    if not _holds_uuid(type_):
+        return array
+    if is_uuid(type_):
+        return _texts(array.storage)
+    if array.offset:
+        array = array.take(pa.array(np.arange(len(array))))  # lists with nulls cannot be rebuilt from a slice
+    mask = array.is_null() if array.null_count else None
+    if pt.is_struct(type_):
+        names = [child.name for child in type_]
+        return pa.StructArray.from_arrays([_plain(array.field(at)) for at in range(len(names))], names, mask=mask)
+    if pt.is_list(type_):
+        return pa.ListArray.from_arrays(array.offsets, _plain(array.values), mask=mask)
+    return pa.MapArray.from_arrays(array.offsets, _plain(array.keys), _plain(array.items), mask=mask)
+
+
+def _texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
+    """`00112233-4455-…` for every 16 bytes."""
+    count = len(storage)
+    raw = memoryview(storage.buffers()[1])[storage.offset * _BYTES : (storage.offset + count) * _BYTES]
+    text = np.full((count, _TEXT), ord("-"), dtype=np.uint8)
+    digits = np.frombuffer(raw.hex().encode(), np.uint8).reshape(count, 2 * _BYTES)
+    text[:, [at for at in range(_TEXT) if at not in _HYPHENS]] = digits
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_TEXT), count, [None, pa.py_buffer(text.tobytes())])
+    texts = fixed.cast(pa.binary()).cast(pa.string())
+    return pc.if_else(storage.is_valid(), texts, None) if storage.null_count else texts

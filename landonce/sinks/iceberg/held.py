@@ -130,13 +130,32 @@ class IcebergTables(HeldTables):
         return self._loaded[table]
 
 
-class IcebergRows(Held):
-    """The coordinates in one table. A missing table or branch holds nothing, and `notes` say so."""
+class _OneTable:
+    """What rows and keys have in common. A missing table or branch holds nothing, and `notes` say so."""
 
     def __init__(self, table: PinnedTable) -> None:
         self.name = table.name
         self.table = table
         self._spans = _Spans(table)
+
+    def values(self) -> IcebergValues:
+        return IcebergValues(self.table)
+
+    def doubled(self) -> tuple[Doubled, ...]:
+        return self._spans.doubled()
+
+    def as_of(self) -> str:
+        return self.table.as_of()
+
+    def notes(self) -> tuple[str, ...]:
+        return self.table.notes()
+
+
+class IcebergRows(_OneTable, Held):
+    """The coordinates in one table."""
+
+    def __init__(self, table: PinnedTable) -> None:
+        super().__init__(table)
         self._without = 0
         """Rows without a coordinate: another writer added them."""
 
@@ -152,9 +171,6 @@ class IcebergRows(Held):
                 self._spans.add(live.file.file_path, partition, offsets)
         index.optimize()
         return index
-
-    def values(self) -> IcebergValues:
-        return IcebergValues(self.table)
 
     def counted(self, partition: Partition, first: int, end: int) -> Counted:
         return self._index.counted(partition, first, end)
@@ -174,29 +190,21 @@ class IcebergRows(Held):
 
     def doubled(self) -> tuple[Doubled, ...]:
         _ = self._index
-        return self._spans.doubled()
-
-    def as_of(self) -> str:
-        return self.table.as_of()
+        return super().doubled()
 
     def notes(self) -> tuple[str, ...]:
         _ = self._index
         count = self._without
         notes = (f"{self.name}: {count} rows have no coordinates and were not judged.",) if count else ()
-        return (*self.table.notes(), *notes)
+        return (*super().notes(), *notes)
 
 
-class IcebergKeys(HeldKeys):
-    """A missing table or branch holds nothing, and `notes` say so."""
+class IcebergKeys(_OneTable, HeldKeys):
+    """The keys in one table, with the coordinates of their rows."""
 
     def __init__(self, table: PinnedTable, identity: Sequence[str]) -> None:
-        self.name = table.name
-        self.table = table
+        super().__init__(table)
         self._identity = list(identity)
-        self._spans = _Spans(table)
-
-    def values(self) -> IcebergValues:
-        return IcebergValues(self.table)
 
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
         """Rows without coordinates belong to no partition."""
@@ -212,15 +220,6 @@ class IcebergKeys(HeldKeys):
             keys = plain(pa.Table.from_batches([batch.select(self._identity)]))
             found.append(keys.append_column(PLACE, pa.array(place)).append_column(OFFSET, pa.array(offset)))
         return pa.concat_tables(found) if found else None
-
-    def doubled(self) -> tuple[Doubled, ...]:
-        return self._spans.doubled()
-
-    def as_of(self) -> str:
-        return self.table.as_of()
-
-    def notes(self) -> tuple[str, ...]:
-        return self.table.notes()
 
 
 class IcebergValues(HeldValues):

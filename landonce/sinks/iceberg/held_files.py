@@ -153,7 +153,7 @@ class PinnedTable:
         return f"snapshot {_described([self._snapshot])} of branch {self._branch!r}" if self._snapshot else ""
 
     def notes(self) -> tuple[str, ...]:
-        """Also of snapshots that were the head of `main` and are no longer in its history. Other branches have no log."""
+        """Names snapshots that were the head of `main` and are no longer in its history. Other branches have no log."""
         if self._table is None:
             return (f"{self.name}: there is no such table.",)
         if self._snapshot is None:

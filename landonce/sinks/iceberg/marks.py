@@ -102,9 +102,15 @@ def copy_of(summary: Mapping[str, str], snapshot: int) -> str:
 
 
 def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
-    """What a table's metadata says of a pipeline, on one branch."""
-    mark, oldest = _newest(metadata, pipeline, branch)
-    copy = _copy(metadata, pipeline, branch)
+    """What a table's metadata says of a pipeline, on one branch: the newest mark, or else how far back the history goes."""
+    mark, oldest, copy = None, None, None
+    for oldest in ancestry(metadata, branch):
+        if summary_of(oldest).get(_PREFIX + "pipeline") == pipeline:
+            mark = _read(summary_of(oldest), oldest.snapshot_id)
+            break
+    parsed = json.loads(metadata.properties.get(copy_name(pipeline, branch), "{}"))
+    if parsed.get(_PREFIX + "pipeline") == pipeline:
+        copy = _read(parsed, int(parsed["snapshot"]))
     whole = oldest is None or is_first(oldest)
     vouched = copy is not None and oldest is not None and oldest.parent_snapshot_id == copy.snapshot
     return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
@@ -132,34 +138,6 @@ def with_ancestors(at: int | None, known: Mapping[int, Snapshot]) -> Iterator[Sn
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
     """The summary of a snapshot, without its operation."""
     return snapshot.summary.additional_properties if snapshot.summary is not None else {}
-
-
-def mark_of(snapshot: Snapshot, pipeline: str) -> Mark | None:
-    """The pipeline's mark in a snapshot, if it made that snapshot."""
-    summary = summary_of(snapshot)
-    if summary.get(_PREFIX + "pipeline") != pipeline:
-        return None
-    return _read(summary, snapshot.snapshot_id)
-
-
-def _newest(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Mark | None, Snapshot | None]:
-    """The newest mark, or else the oldest snapshot that is left."""
-    oldest = None
-    for snapshot in ancestry(metadata, branch):
-        mark = mark_of(snapshot, pipeline)
-        if mark is not None:
-            return mark, snapshot
-        oldest = snapshot
-    return None, oldest
-
-
-def _copy(metadata: TableMetadata, pipeline: str, branch: str) -> Mark | None:
-    text = metadata.properties.get(copy_name(pipeline, branch))
-    if text is None:
-        return None
-    parsed = json.loads(text)
-    mine = parsed.get(_PREFIX + "pipeline") == pipeline
-    return _read(parsed, int(parsed["snapshot"])) if mine else None
 
 
 def _read(summary: Mapping[str, Any], snapshot: int) -> Mark:
@@ -255,12 +233,9 @@ def _has_coordinates(table: Table) -> bool:
 
 def filled_by(table: Table, branch: str) -> str:
     """Another writer that brought records of Kafka into the branch, by what it leaves in its snapshots; empty if none did."""
-    for snapshot in ancestry(table.metadata, branch):
-        for name in summary_of(snapshot):
-            for writer, prefix in _OTHER_WRITERS.items():
-                if name.startswith(prefix):
-                    return writer
-    return ""
+    names = (name for snapshot in ancestry(table.metadata, branch) for name in summary_of(snapshot))
+    writers = (writer for name in names for writer, prefix in _OTHER_WRITERS.items() if name.startswith(prefix))
+    return next(writers, "")
 
 
 def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
@@ -277,18 +252,18 @@ def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
     """Whether the table's rows prove it, as a compaction writes other files: the last row of every partition is there, and none at
     or above the position."""
-    if not _has_coordinates(table):
-        return False
+
+    def found(partition: Partition, offset: Any) -> bool:
+        label = copy.state.labelled(partition).topic
+        here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, partition.number), offset)
+        return bool(table.scan(here, selected_fields=(OFFSET,), limit=1).use_ref(branch).to_arrow().num_rows)
+
     tops = dict(copy.tops)
+    if not tops or not _has_coordinates(table):
+        return False
     for partition, position in copy.state.positions:
-        here = (table, branch, copy.state.labelled(partition).topic, partition.number)
-        if _holds_row(*here, term.GreaterThanOrEqual(OFFSET, position.committed)):
+        if found(partition, term.GreaterThanOrEqual(OFFSET, position.committed)):
             return False
-        if partition in tops and not _holds_row(*here, term.EqualTo(OFFSET, tops[partition])):
+        if partition in tops and not found(partition, term.EqualTo(OFFSET, tops[partition])):
             return False
-    return bool(tops)
-
-
-def _holds_row(table: Table, branch: str, label: str, number: int, offset: Any) -> bool:
-    here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, number), offset)
-    return bool(table.scan(here, selected_fields=(OFFSET,), limit=1).use_ref(branch).to_arrow().num_rows)
+    return True

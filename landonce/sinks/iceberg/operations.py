@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
-from landonce.protocol.marks import Floors, TableStatus, TableView, status_of
+from landonce.protocol.marks import TableStatus, TableView, status_of
 from landonce.protocol.operate import Decision
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import TableBranch
+from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, empty, restate
 from landonce.sinks.iceberg.driver import file_recipe
-from landonce.sinks.iceberg.ledger import IcebergTable, empty, restate
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside, nothing_known
@@ -90,7 +89,7 @@ class IcebergOperations(Operations):
         del partitions
         committed = state.committed()
         floors = (each for stand in stands if not stand.behind for each in stand.floors)
-        return TargetView(_sorted((partition, at) for partition, at in floors if at > committed[partition]))
+        return TargetView(tuple(sorted((partition, at) for partition, at in floors if at > committed[partition])))
 
     def change(self, state: LedgerState, decision: Decision) -> None:
         with self.committing() as place:
@@ -143,7 +142,7 @@ class IcebergOperations(Operations):
 
         def change() -> None:
             with self.committing():
-                ledger.set_position(state, decision.new, _sorted(tops.items()), decision.note())
+                ledger.set_position(state, decision.new, tuple(sorted(tops.items())), decision.note())
 
         return Choice(state, decision, change=change)
 
@@ -194,7 +193,3 @@ class IcebergOperations(Operations):
 
     def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
         return maintain(self.parts, self.sink, upkeep, watch, self.sessions, tables)
-
-
-def _sorted(floors: Iterable[tuple[Partition, int]]) -> Floors:
-    return tuple(sorted(floors))

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Accessor, Schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -37,10 +37,18 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.typedef import Record
-from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType, NestedField, TimestampType, TimestamptzType
+from pyiceberg.types import (
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from landonce.errors import ConfigError
-from landonce.sinks.iceberg.arrow import at_path, fields_along, path_of
 
 _CALL = re.compile(r"\s*(?P<name>[A-Za-z]+)\s*\((?P<arguments>.*)\)\s*", re.DOTALL)
 _PLAIN: dict[str, tuple[Callable[[], Transform[Any, Any]], str]] = {
@@ -60,19 +68,62 @@ _DAY = 86_400_000_000
 _HOUR = 3_600_000_000
 Codes = npt.NDArray[np.int64]
 _INT, _LONG = 2**31, 2**63
+Path = tuple[int, ...]
+"""Where a field is: the position of its column, then of the field in each struct."""
+
+
+def path_of(schema: Schema, field_id: int) -> Path | None:
+    """None inside lists and maps."""
+    try:
+        accessor: Accessor | None = schema.accessor_for_field(field_id)
+    except ValueError:
+        return None
+    path = []
+    while accessor is not None:
+        path.append(accessor.position)
+        accessor = accessor.inner
+    return tuple(path)
+
+
+def fields_along(schema: Schema, path: Path) -> Iterator[NestedField]:
+    """The column, and each field in it down to the end of the path."""
+    struct = schema.as_struct()
+    for position in path:
+        field = struct.fields[position]
+        yield field
+        if isinstance(field.field_type, StructType):
+            struct = field.field_type
+
+
+def at_path(rows: pa.Table, path: Path) -> pa.ChunkedArray:
+    """The values there; null where a struct around them is null."""
+    column = rows.column(path[0])
+    return pc.struct_field(column, list(path[1:])) if path[1:] else column
 
 
 def parse_spec(asked: Sequence[str], schema: Schema) -> PartitionSpec:
     """The spec of a table with this schema."""
     fields: list[PartitionField] = []
-    names = set(schema.column_names)
+    taken = set(schema.column_names)
     for number, text in enumerate(asked):
         source, transform, suffix = _term(text, schema)
-        _refuse_misfit(text, source, transform, schema)
-        _refuse_repetition(text, source, transform, fields)
-        full_name = str(schema.find_column_name(source.field_id))
-        name = full_name if isinstance(transform, IdentityTransform) else _free(f"{full_name}{suffix}", names)
-        names.add(name)
+        plain = isinstance(transform, IdentityTransform)
+        if not source.field_type.is_primitive or not transform.can_transform(source.field_type):
+            kind = "a column" if plain else str(transform)
+            raise _wrong(text, f"{kind} of type {source.field_type} cannot partition a table")
+        if path_of(schema, source.field_id) is None:
+            raise _wrong(text, "a value inside of a list or a map cannot partition a table")
+        for each in fields:
+            timed = isinstance(transform, TimeTransform) and isinstance(each.transform, TimeTransform)
+            if each.source_id == source.field_id and (timed or each.transform == transform):
+                raise _wrong(
+                    text, f"{source.name} partitions the table already; of several times, the finest is enough"
+                )
+        name = str(schema.find_column_name(source.field_id)) + suffix
+        if not plain:  # a name that no column and no other partition field has
+            similar = (f"{name}_{more}" for more in range(2, len(taken) + 3))
+            name = next(each for each in (name, *similar) if each not in taken)
+        taken.add(name)
         fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + number, transform, name))
     return PartitionSpec(*fields)
 
@@ -144,29 +195,6 @@ def _column(name: str, text: str, schema: Schema) -> NestedField:
         raise _wrong(text, f"the table has no column {_unquoted(name)!r}; it has {known}") from None
 
 
-def _refuse_misfit(text: str, source: NestedField, transform: Transform[Any, Any], schema: Schema) -> None:
-    if not source.field_type.is_primitive or not transform.can_transform(source.field_type):
-        kind = "a column" if isinstance(transform, IdentityTransform) else str(transform)
-        raise _wrong(text, f"{kind} of type {source.field_type} cannot partition a table")
-    if path_of(schema, source.field_id) is None:
-        raise _wrong(text, "a value inside of a list or a map cannot partition a table")
-
-
-def _refuse_repetition(
-    text: str, source: NestedField, transform: Transform[Any, Any], before: list[PartitionField]
-) -> None:
-    for each in before:
-        timed = isinstance(transform, TimeTransform) and isinstance(each.transform, TimeTransform)
-        if each.source_id == source.field_id and (timed or each.transform == transform):
-            raise _wrong(text, f"{source.name} partitions the table already; of several times, the finest is enough")
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """The name, or a similar one that no column and no other partition field has."""
-    candidates = [name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))]
-    return next(each for each in candidates if each not in taken)
-
-
 def _unquoted(name: str) -> str:
     name = name.strip()
     return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
@@ -186,20 +214,19 @@ def by_partition(spec: PartitionSpec, schema: Schema, rows: pa.Table) -> Iterato
     keys: list[tuple[Any, ...]] = [()]
     for at in real:
         codes, keys = _refined(codes, keys, partition_values(spec.fields[at], schema, rows))
-    records = [_record(len(spec.fields), real, key) for key in keys]
+    records = []
+    for key in keys:
+        known = dict(zip(real, key, strict=True))
+        records.append(Record(*(known.get(at) for at in range(len(spec.fields)))))
     if len(records) == 1:
         yield records[0], rows
         return
-    ordered = rows if bool((codes[1:] >= codes[:-1]).all()) else _sorted(rows, codes, len(keys))
+    if not bool((codes[1:] >= codes[:-1]).all()):  # NumPy sorts small integers by radix, in linear time
+        small = codes.astype(np.uint16 if len(keys) <= 2**16 else np.uint32)
+        rows = rows.combine_chunks().take(pa.array(np.argsort(small, kind="stable")))
     ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
     for record, start, end in zip(records, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-        yield record, ordered.slice(start, end - start)
-
-
-def _sorted(rows: pa.Table, codes: Codes, count: int) -> pa.Table:
-    """The rows sorted by partition. NumPy sorts small integers by radix, in linear time."""
-    small = codes.astype(np.uint16 if count <= 2**16 else np.uint32)
-    return rows.combine_chunks().take(pa.array(np.argsort(small, kind="stable")))
+        yield record, rows.slice(start, end - start)
 
 
 def _refined(codes: Codes, keys: list[tuple[Any, ...]], values: pa.Array) -> tuple[Codes, list[tuple[Any, ...]]]:
@@ -214,32 +241,21 @@ def _refined(codes: Codes, keys: list[tuple[Any, ...]], values: pa.Array) -> tup
     return both.indices.to_numpy().astype(np.int64), [(*keys[outer], known[at]) for outer, at in pairs]
 
 
-def _record(count: int, real: list[int], key: tuple[Any, ...]) -> Record:
-    values: list[Any] = [None] * count
-    for at, value in zip(real, key, strict=True):
-        values[at] = value
-    return Record(*values)
-
-
 def partition_values(field: PartitionField, schema: Schema, rows: pa.Table) -> pa.Array:
     """One partition field's value for each row."""
-    column = _source(schema, field.source_id, rows)
-    transform = field.transform
-    if isinstance(transform, IdentityTransform):
-        return column
-    if isinstance(transform, TimeTransform):
-        return _time(transform, column)
-    return transform.pyarrow_transform(schema.find_type(field.source_id))(column)
-
-
-def _source(schema: Schema, field_id: int, rows: pa.Table) -> pa.Array:
-    path = path_of(schema, field_id)
+    path = path_of(schema, field.source_id)
     assert path is not None, "a partition's source is never inside of a list or a map"
     column = at_path(rows, path)
     if pt.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     array = column.combine_chunks()
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    transform = field.transform
+    if isinstance(transform, IdentityTransform):
+        return array
+    if isinstance(transform, TimeTransform):
+        return _time(transform, array)
+    return transform.pyarrow_transform(schema.find_type(field.source_id))(array)
 
 
 def _time(transform: TimeTransform[Any], column: pa.Array) -> pa.Array:
@@ -248,15 +264,11 @@ def _time(transform: TimeTransform[Any], column: pa.Array) -> pa.Array:
     if isinstance(transform, HourTransform):
         found = ticks // _HOUR
     else:
-        found = _calendar(transform, ticks if is_date else ticks // _DAY)
+        found = ticks if is_date else ticks // _DAY
+        if not isinstance(transform, DayTransform):
+            unit = {YearTransform: "M8[Y]", MonthTransform: "M8[M]"}[type(transform)]
+            found = found.astype("M8[D]").astype(unit).astype(np.int64)
     return pa.array(found, mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.int32())
-
-
-def _calendar(transform: TimeTransform[Any], days: Codes) -> Codes:
-    if isinstance(transform, DayTransform):
-        return days
-    unit = {YearTransform: "M8[Y]", MonthTransform: "M8[M]"}[type(transform)]
-    return days.astype("M8[D]").astype(unit).astype(np.int64)
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -305,7 +317,15 @@ class Limit:
 
 def limits_of(spec: PartitionSpec, schema: Schema) -> tuple[Limit, ...]:
     """Which values of a table's columns have no partition."""
-    return tuple(each for each in (_limit(field, schema) for field in spec.fields) if each is not None)
+    found = []
+    for field in spec.fields:
+        path = path_of(schema, field.source_id)
+        bounds = _bounds(field.transform, schema.find_type(field.source_id)) if path is not None else None
+        if path is not None and bounds is not None:
+            low, high, kind, scale = bounds
+            names = tuple(each.name for each in fields_along(schema, path))
+            found.append(Limit(names, spell(field.transform, ".".join(names)), kind, low, high, scale))
+    return tuple(found)
 
 
 def beyond(limits: Iterable[Limit], rows: pa.Table) -> dict[int, str]:
@@ -315,16 +335,6 @@ def beyond(limits: Iterable[Limit], rows: pa.Table) -> dict[int, str]:
         for at, reason in limit.exceeded(rows):
             found.setdefault(at, reason)
     return found
-
-
-def _limit(field: PartitionField, schema: Schema) -> Limit | None:
-    path = path_of(schema, field.source_id)
-    bounds = _bounds(field.transform, schema.find_type(field.source_id)) if path is not None else None
-    if path is None or bounds is None:
-        return None
-    low, high, kind, scale = bounds
-    names = tuple(each.name for each in fields_along(schema, path))
-    return Limit(names, spell(field.transform, ".".join(names)), kind, low, high, scale)
 
 
 def _bounds(transform: Any, kind: IcebergType) -> tuple[int, int, str, int] | None:

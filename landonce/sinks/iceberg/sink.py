@@ -19,9 +19,8 @@ from landonce.protocol.own_ledger import OwnView
 from landonce.read.route import Routing, Rule
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.commit import TableBranch
+from landonce.sinks.iceberg.commit import IcebergTable, TableBranch
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.ledger import IcebergTable
 from landonce.sinks.iceberg.marks import look_at
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
@@ -70,7 +69,28 @@ class IcebergSink(Sink):
         return self.own_ledger() if config.own_ledger else super().open_ledger(config)
 
     def promise(self, config: Pipeline) -> Promise:
-        return promise(config, self.config)
+        """Rows and position are one atomic commit."""
+        iceberg = self.config
+        where = "in the table once" if iceberg.one_table else "once in each table that it is meant for"
+        what = f"record is {where}" if iceberg.changes is None else f"change is applied {where}"
+        filtered = "or filtered" + ("" if config.transform.empty else " by `where`")
+        recovery = (
+            "the table is its own ledger: a driver that starts takes it with a snapshot, and fences every earlier driver"
+            if config.own_ledger
+            else "every batch is planned in the ledger before its first commit, and each table says itself which batch it holds: "
+            "after a crash only those are committed to that lack it"
+        )
+        return Promise(
+            f"exactly once: every {what}, or in the dead letters once, {filtered}",
+            (
+                "rows and position are one atomic commit: neither is ever in a table without the other",
+                "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned "
+                "from, or nothing is committed: a driver that comes late is refused",
+                "files of tasks and drivers that died were never committed, and count for nothing",
+                recovery,
+            ),
+            (*_conditions(config, iceberg), *transform_condition(config), READ_IN_TIME),
+        )
 
     @property
     def changes_rows(self) -> bool:
@@ -150,39 +170,7 @@ class IcebergSink(Sink):
         return tuple(sorted(each for each in listed if name.fullmatch(each)))
 
 
-def promise(pipeline: Pipeline, config: Iceberg) -> Promise:
-    """Rows and position are one atomic commit."""
-    return Promise(
-        _what(pipeline, config),
-        (
-            "rows and position are one atomic commit: neither is ever in a table without the other",
-            "inside every attempt of a commit, position and epoch of the table are the ones that the batch was planned "
-            "from, or nothing is committed: a driver that comes late is refused",
-            "files of tasks and drivers that died were never committed, and count for nothing",
-            _recovery(pipeline),
-        ),
-        (*_snapshot_conditions(pipeline, config), *transform_condition(pipeline), READ_IN_TIME),
-    )
-
-
-def _what(pipeline: Pipeline, config: Iceberg) -> str:
-    where = "in the table once" if config.one_table else "once in each table that it is meant for"
-    if config.changes is not None:
-        where = f"applied {where}"
-    rest = "or in the dead letters once, or filtered" + ("" if pipeline.transform.empty else " by `where`")
-    return f"exactly once: every {'record' if config.changes is None else 'change'} is {where}, {rest}"
-
-
-def _recovery(pipeline: Pipeline) -> str:
-    if pipeline.own_ledger:
-        return "the table is its own ledger: whoever starts takes it with a snapshot, and fences every earlier driver"
-    return (
-        "every batch is planned in the ledger before its first commit, and each table says itself which batch it holds: "
-        "after a crash only those are committed to that lack it"
-    )
-
-
-def _snapshot_conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
+def _conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
     if not pipeline.own_ledger:
         yield ledger_condition(pipeline)
     if not config.one_table:
@@ -212,7 +200,7 @@ class Seen:
 
     @property
     def view(self) -> TableView:
-        return table_view(self.name, self.own) if self.own is not None else TableView(self.name)
+        return table_view(self.name, self.own)
 
 
 def catalog_exists(sink: IcebergSink) -> bool:
@@ -229,7 +217,7 @@ def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]
 
 
 def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[Seen, ...]:
-    """The tables as they are now, for whoever only looks."""
+    """The tables as they are now, for those who only look."""
     found = ((name, sink.place(name).find()) for name in names)
     return tuple(
         Seen(name, table, look_at(table, sink.pipeline, sink.config.branch)) if table is not None else Seen(name)

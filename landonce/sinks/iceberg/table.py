@@ -6,6 +6,7 @@ landonce never changes a table that exists, except by `evolve` and by the spec t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
@@ -26,18 +28,12 @@ from sqlalchemy.exc import IntegrityError
 
 from landonce.errors import ConfigError, TableReshaped, TableUnfit
 from landonce.read.schema.fields import Schema
-from landonce.sinks.iceberg.arrow import fields_along, path_of, plan_of
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.partitions import parse_spec, spec_differs
+from landonce.sinks.iceberg.partitions import fields_along, parse_spec, path_of, spec_differs
 from landonce.sinks.iceberg.types import iceberg_schema, widens
 
 _NEWEST = 2
 """The newest format version in which PyIceberg makes tables."""
-_BLOOM = f"{TableProperties.PARQUET_BLOOM_FILTER_COLUMN_ENABLED_PREFIX}."
-_JAVA_LOCATIONS = "write.location-provider.impl"
-_ENCRYPTION = "encryption.key-id"
-_OURS = "landonce."
-Properties = tuple[tuple[str, str], ...]
 _TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
 """Every commit writes all of the metadata again: without this, the old copies would be kept for ever."""
 _MERGE_ON_READ = {
@@ -82,7 +78,11 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
     if not namespace or not name:
         raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
     schema, spec, properties = layout(declared, creation)
-    _make_namespace(catalog, tuple(namespace.split(".")))
+    parts = namespace.split(".")
+    for space in (tuple(parts[:depth]) for depth in range(1, len(parts) + 1)):
+        if not catalog.namespace_exists(space):
+            with suppress(NamespaceAlreadyExistsError, IntegrityError):  # a SQL catalog raises the second
+                catalog.create_namespace(space)
     try:
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError:
@@ -99,7 +99,13 @@ def planned_table(identifier: str, declared: Schema, creation: Creation) -> Tabl
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
     """The columns of a table that is to be created."""
     schema = iceberg_schema(declared, identity=creation.identity)
-    _refuse_twins(schema)
+    for one, other in pairwise(sorted(schema.column_names, key=str.lower)):
+        if one.lower() == other.lower():
+            raise ConfigError(
+                f"the fields {one} and {other} differ only in upper and lower case, and Spark cannot tell such columns "
+                "apart.",
+                command="rename one of them in `source.kafka.schema` or in `transform.select` of {file}",
+            )
     try:
         schema.check_format_version_compatibility(min(creation.version, _NEWEST))
     except ValueError:
@@ -110,32 +116,12 @@ def table_schema(declared: Schema, creation: Creation) -> TableSchema:
     return schema
 
 
-def _refuse_twins(schema: TableSchema) -> None:
-    names = sorted(schema.column_names, key=str.lower)
-    for one, other in pairwise(names):
-        if one.lower() == other.lower():
-            raise ConfigError(
-                f"the fields {one} and {other} differ only in upper and lower case, and Spark cannot tell such columns "
-                "apart.",
-                command="rename one of them in `source.kafka.schema` or in `transform.select` of {file}",
-            )
-
-
 def upgrade_statement(catalog: str, table: Table, creation: Creation) -> str:
     """The statement by which Spark gives a table the format version that was asked for; empty if it has it."""
     if table.metadata.format_version >= creation.version:
         return ""
     name = ".".join(f"`{part}`" for part in (catalog, *table.name()))
     return f"ALTER TABLE {name} SET TBLPROPERTIES ('{TableProperties.FORMAT_VERSION}' = '{creation.version}')"
-
-
-def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
-    for depth in range(1, len(namespace) + 1):
-        if not catalog.namespace_exists(namespace[:depth]):
-            try:
-                catalog.create_namespace(namespace[:depth])
-            except (NamespaceAlreadyExistsError, IntegrityError):  # a SQL catalog raises the second
-                continue
 
 
 @dataclass(frozen=True)
@@ -149,8 +135,8 @@ class TableShape:
     location: str
     schema: str
     spec: str
-    properties: Properties
-    io: Properties = field(repr=False)
+    properties: tuple[tuple[str, str], ...]
+    io: tuple[tuple[str, str], ...] = field(repr=False)
     """What opens the storage: it may hold credentials."""
 
     @staticmethod
@@ -166,18 +152,19 @@ class TableShape:
                 f"{name}: `unpartitioned: true` needs a partition spec without fields, and the table has none.",
                 safe="Nothing was written.",
             )
-        opening = {key: value for key, value in table.io.properties.items() if not key.startswith(_OURS)}
+        writing = {key: value for key, value in table.properties.items() if key.startswith("write.")}
+        opening = {
+            key: str(value)
+            for key, value in table.io.properties.items()
+            if isinstance(value, str | int | float) and not key.startswith("landonce.")
+        }
         return TableShape(
             name=name,
             location=table.location(),
             schema=table.schema().model_dump_json(),
             spec=spec.model_dump_json(),
-            properties=tuple(
-                sorted((key, value) for key, value in table.properties.items() if key.startswith("write."))
-            ),
-            io=tuple(
-                sorted((key, str(value)) for key, value in opening.items() if isinstance(value, str | int | float))
-            ),
+            properties=tuple(sorted(writing.items())),
+            io=tuple(sorted(opening.items())),
         )
 
 
@@ -192,25 +179,21 @@ def why_spark(table: Table, *, unpartitioned: bool = False) -> str:
         return f"its files are {kind} (`{TableProperties.WRITE_FILE_FORMAT}`)"
     if not table.sort_order().is_unsorted:
         return "it has a sort order"
-    if codec != "uncompressed" and not _available(codec):
+    known = codec == "uncompressed"
+    with suppress(ValueError):
+        known = known or bool(pa.Codec.is_available(codec))
+    if not known:
         return f"Arrow does not compress with {codec} (`{TableProperties.PARQUET_COMPRESSION}`)"
     for key, value in properties.items():
-        if key.startswith(_BLOOM) and value.lower() == "true":
+        if key.startswith(f"{TableProperties.PARQUET_BLOOM_FILTER_COLUMN_ENABLED_PREFIX}.") and value.lower() == "true":
             return f"it asks for a Bloom filter (`{key}`)"
-        if key in (_JAVA_LOCATIONS, _ENCRYPTION):
+        if key in ("write.location-provider.impl", "encryption.key-id"):
             return f"`{key}` is set"
     try:
-        plan_of(table.schema(), properties)
+        compute_statistics_plan(table.schema(), properties)
     except ValueError as error:
         return f"`write.metadata.metrics` is not understood: {error}"
     return "" if unpartitioned else unwritable(table.schema(), table.spec())
-
-
-def _available(codec: str) -> bool:
-    try:
-        return bool(pa.Codec.is_available(codec))
-    except ValueError:
-        return False
 
 
 def unwritable(schema: TableSchema, spec: PartitionSpec) -> str:
@@ -237,9 +220,8 @@ def unpartitioned_spec(table: Table) -> PartitionSpec | None:
 
 def ensure_unpartitioned_spec(table: Table) -> tuple[TableUpdate, ...]:
     """The update that lets files be written without partition values; the default spec stays."""
-    if unpartitioned_spec(table) is not None:
-        return ()
-    return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=max(table.specs()) + 1)),)
+    added = AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=max(table.specs()) + 1))
+    return (added,) if unpartitioned_spec(table) is None else ()
 
 
 def creation(config: Iceberg) -> Creation:
@@ -285,18 +267,18 @@ def require_unchanged(
 def _readable(written: TableSchema, now: TableSchema) -> bool:
     """Whether files of one schema are read correctly by the other. Ids alone do not prove it: a table that is replaced keeps the
     ids of columns by their names, and the number of a removed spec or schema may be used again."""
+
+    def reads(old: NestedField, new: NestedField) -> bool:
+        if new.required and not old.required:
+            return False
+        before, after = old.field_type, new.field_type
+        if not before.is_primitive or not after.is_primitive:
+            return type(before) is type(after)
+        return bool(before == after) or widens(before, after)
+
     return all(
-        each in now.field_ids and _reads(written.find_field(each), now.find_field(each)) for each in written.field_ids
+        each in now.field_ids and reads(written.find_field(each), now.find_field(each)) for each in written.field_ids
     )
-
-
-def _reads(written: NestedField, now: NestedField) -> bool:
-    if now.required and not written.required:
-        return False
-    old, new = written.field_type, now.field_type
-    if not old.is_primitive or not new.is_primitive:
-        return type(old) is type(new)
-    return bool(old == new) or widens(old, new)
 
 
 def no_table(name: str) -> TableUnfit:

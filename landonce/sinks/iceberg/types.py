@@ -1,4 +1,4 @@
-"""Iceberg's types and Arrow's: which stand for which, exactly; and which field of a record goes to which column. Pure.
+"""Iceberg's types and Arrow's: which corresponds to which, exactly; and which field of a record goes to which column. Pure.
 
     Iceberg                          Arrow                               in JSON
     ───────────────────────────────  ──────────────────────────────────  ───────────────────────────────────────
@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.name_mapping import MappedField, NameMapping
+from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -60,7 +60,7 @@ from pyiceberg.types import (
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.formats.json.values import is_textual
 from landonce.read.schema.evolution import RESERVED
-from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Names, Path, Schema, is_uuid
+from landonce.read.schema.fields import VALUE, Field, Names, Path, Schema, is_uuid
 
 TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"
 COLUMNS = (TOPIC, PARTITION, OFFSET)
@@ -104,8 +104,16 @@ class Unsupported(Exception):
 
 def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
     """What the decoder must produce for a table. With `coordinates`, the table must have their columns: landonce itself fills them."""
-    if coordinates:
-        _refuse_without_coordinates(table_schema)
+    faults = coordinate_faults(table_schema) if coordinates else ()
+    if faults:
+        asked = ", ".join(
+            f"{name} {'bigint' if kind == LongType() else kind}" for name, kind in COORDINATE_TYPES.items()
+        )
+        raise TableUnfit(
+            f"the table cannot hold the coordinates of its rows: {'; '.join(faults)}.",
+            safe="Nothing was written.",
+            command=f"add the columns ({asked})",
+        )
     mine = [each for each in table_schema.fields if not (coordinates and each.name in COLUMNS)]
     bad = [what for each in mine for what in _faults(each.field_type, each.name)]
     if bad:
@@ -116,70 +124,44 @@ def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
         )
     if not mine:
         raise TableUnfit("the table has no column that a record could fill.", safe="Nothing was written.")
-    return Schema(tuple(Field(each.name, arrow_type(each.field_type), required=each.required) for each in mine))
+    return Schema(tuple(Field(each.name, _arrow_type(each.field_type), required=each.required) for each in mine))
 
 
-def arrow_type(type_: IcebergType) -> pa.DataType:
-    """The Arrow type for a type of a table."""
-    if why := _why_not(type_):
-        raise Unsupported(why)
-    if isinstance(type_, StructType):
-        return pa.struct([_arrow_field(each.name, each) for each in type_.fields])
-    if isinstance(type_, ListType):
-        return pa.list_(_arrow_field(ELEMENT, type_.element_field))
-    if isinstance(type_, MapType):
-        return pa.map_(_arrow_field(KEY, type_.key_field), _arrow_field(VALUE, type_.value_field))
+def _arrow_type(type_: IcebergType) -> pa.DataType:
+    """The Arrow type for a type of a table in which there are no faults."""
     if isinstance(type_, DecimalType):
         return pa.decimal128(type_.precision, type_.scale)
     if isinstance(type_, FixedType):
         return pa.binary(len(type_))
-    return _PLAIN[type_]
-
-
-def _arrow_field(name: str, field: NestedField) -> pa.Field:
-    return pa.field(name, arrow_type(field.field_type), nullable=field.optional)
-
-
-def _why_not(type_: IcebergType) -> str:
-    """Why a type itself cannot be decoded, apart from the types inside it; empty if it can."""
-    if isinstance(type_, MapType):
-        key = type_.key_type
-        textual = isinstance(key, FixedType) or (key in _PLAIN and (key == StringType() or is_textual(_PLAIN[key])))
-        return "" if textual else f"keys in JSON are strings, and {key} is not written as one; {_INSTEAD_OF_MAP}"
-    known = type_ in _PLAIN or isinstance(type_, StructType | ListType | DecimalType | FixedType)
-    return "" if known else f"{type_} cannot be decoded exactly; take string or binary"
+    if type_ in _PLAIN:
+        return _PLAIN[type_]
+    parts = [pa.field(each.name, _arrow_type(each.field_type), nullable=each.optional) for each in parts_of(type_)]
+    if isinstance(type_, StructType):
+        return pa.struct(parts)
+    return pa.list_(*parts) if isinstance(type_, ListType) else pa.map_(*parts)
 
 
 def _faults(type_: IcebergType, path: str) -> Iterator[str]:
     """Every place in a column that cannot be decoded."""
-    if why := _why_not(type_):
-        yield f"{path}: {why}"
-    else:
-        for name, inner in _inside(type_):
-            yield from _faults(inner, f"{path}.{name}")
-
-
-def _inside(type_: IcebergType) -> list[tuple[str, IcebergType]]:
-    if isinstance(type_, StructType):
-        return [(each.name, each.field_type) for each in type_.fields]
-    if isinstance(type_, ListType):
-        return [(ELEMENT, type_.element_type)]
     if isinstance(type_, MapType):
-        return [(KEY, type_.key_type), (VALUE, type_.value_type)]
-    return []
+        key = type_.key_type
+        textual = isinstance(key, FixedType) or (key in _PLAIN and (key == StringType() or is_textual(_PLAIN[key])))
+        if not textual:
+            yield f"{path}: keys in JSON are strings, and {key} is not written as one; {_INSTEAD_OF_MAP}"
+            return
+    elif type_ not in _PLAIN and not isinstance(type_, StructType | ListType | DecimalType | FixedType):
+        yield f"{path}: {type_} cannot be decoded exactly; take string or binary"
+    for each in parts_of(type_):
+        yield from _faults(each.field_type, f"{path}.{each.name}")
 
 
-def _refuse_without_coordinates(table_schema: TableSchema) -> None:
-    faults = coordinate_faults(table_schema)
-    if faults:
-        asked = ", ".join(
-            f"{name} {'bigint' if kind == LongType() else kind}" for name, kind in COORDINATE_TYPES.items()
-        )
-        raise TableUnfit(
-            f"the table cannot hold the coordinates of its rows: {'; '.join(faults)}.",
-            safe="Nothing was written.",
-            command=f"add the columns ({asked})",
-        )
+def parts_of(type_: IcebergType) -> tuple[NestedField, ...]:
+    """What is inside a type: the fields of a struct, `element` of a list, `key` and `value` of a map."""
+    if isinstance(type_, StructType):
+        return type_.fields
+    if isinstance(type_, ListType):
+        return (type_.element_field,)
+    return (type_.key_field, type_.value_field) if isinstance(type_, MapType) else ()
 
 
 def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
@@ -197,22 +179,33 @@ def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
 def iceberg_schema(declared: Schema, *, identity: tuple[str, ...]) -> TableSchema:
     """The schema of a table that is to be created. The identity is required, and so are the structs around it."""
     ids = itertools.count(1)
-    fields = [_table_field(each, identity, ids) for each in declared.fields]
+    fields: list[NestedField] = []
+    for each in declared.fields:
+        if each.name in RESERVED:
+            raise ConfigError(f"a column cannot be called {each.name}: landonce or Iceberg's readers use that name.")
+        column = pa.struct([pa.field(each.name, each.type, nullable=not each.required)])
+        try:
+            fields += parts_of(iceberg_type(column, ids, identity))
+        except Unsupported as why:
+            raise ConfigError(f"field {each.name!r}: {why}.") from None
     fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
-    plain = TableSchema(*fields)
-    named = [_identifier(plain, name) for name in identity]
+    schema = TableSchema(*fields)
+    named = []
+    for name in identity:
+        try:
+            field = schema.find_field(name)
+        except ValueError:
+            known = ", ".join(schema.column_names)
+            raise ConfigError(f"sink.iceberg.identity: there is no column {name!r}; there are {known}.") from None
+        try:
+            TableSchema(*fields, identifier_field_ids=[field.field_id])
+        except ValueError:
+            raise ConfigError(
+                f"sink.iceberg.identity: {name!r} is of type {field.field_type}, or is inside a list or a map, and cannot "
+                "identify a row. Use columns that hold a single value and no fractions."
+            ) from None
+        named.append(field.field_id)
     return TableSchema(*fields, identifier_field_ids=named)
-
-
-def _table_field(declared: Field, identity: tuple[str, ...], ids: Iterator[int]) -> NestedField:
-    if declared.name in RESERVED:
-        raise ConfigError(f"a column cannot be called {declared.name}: landonce or Iceberg's readers use that name.")
-    number = next(ids)
-    try:
-        type_ = iceberg_type(declared.type, ids, tuple(_below(identity, declared.name)))
-    except Unsupported as why:
-        raise ConfigError(f"field {declared.name!r}: {why}.") from None
-    return NestedField(number, declared.name, type_, required=declared.required or _leads(declared.name, identity))
 
 
 def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ...] = ()) -> IcebergType:
@@ -220,10 +213,10 @@ def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ..
     if pt.is_struct(type_):
         fields = []
         for each in type_:
-            number = next(ids)
-            inner = iceberg_type(each.type, ids, tuple(_below(identity, each.name)))
-            required = not each.nullable or _leads(each.name, identity)
-            fields.append(NestedField(number, each.name, inner, required=required))
+            number, prefix = next(ids), f"{each.name}."
+            below = tuple(path.removeprefix(prefix) for path in identity if path.startswith(prefix))
+            required = not each.nullable or bool(below) or each.name in identity
+            fields.append(NestedField(number, each.name, iceberg_type(each.type, ids, below), required=required))
         return StructType(*fields)
     if pt.is_list(type_):
         number = next(ids)
@@ -232,10 +225,6 @@ def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ..
         key, value = next(ids), next(ids)
         kinds = iceberg_type(type_.key_type, ids), iceberg_type(type_.item_type, ids)
         return MapType(key, kinds[0], value, kinds[1], value_required=not type_.item_field.nullable)
-    return _primitive(type_)
-
-
-def _primitive(type_: pa.DataType) -> IcebergType:
     if pt.is_decimal(type_):
         if type_.precision > 38:
             raise Unsupported(f"{type_} has more digits than the 38 of an Iceberg decimal")
@@ -247,30 +236,6 @@ def _primitive(type_: pa.DataType) -> IcebergType:
     if type_ not in _MADE:
         raise Unsupported(f"{type_} has no Iceberg type")
     return _MADE[type_]
-
-
-def _leads(name: str, identity: tuple[str, ...]) -> bool:
-    return any(each == name or each.startswith(f"{name}.") for each in identity)
-
-
-def _below(identity: tuple[str, ...], name: str) -> Iterator[str]:
-    return (each.removeprefix(f"{name}.") for each in identity if each.startswith(f"{name}."))
-
-
-def _identifier(schema: TableSchema, name: str) -> int:
-    try:
-        field = schema.find_field(name)
-    except ValueError:
-        known = ", ".join(schema.column_names)
-        raise ConfigError(f"sink.iceberg.identity: there is no column {name!r}; there are {known}.") from None
-    try:
-        TableSchema(*schema.fields, identifier_field_ids=[field.field_id])
-    except ValueError:
-        raise ConfigError(
-            f"sink.iceberg.identity: {name!r} is of type {field.field_type}, or is inside a list or a map, and cannot "
-            "identify a row. Use columns that hold a single value and no fractions."
-        ) from None
-    return field.field_id
 
 
 def widens(now: IcebergType, wide: IcebergType) -> bool:
@@ -286,27 +251,36 @@ def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, decl
     `declared` may ask for more: that a field is present, and the unit of a time that is an integer, which Iceberg's types do
     not state.
     """
-    schema = schema_of(table.schema(), coordinates=coordinates)
-    by_name = declared.by_name() if declared is not None else {}
-    stricter = Schema(tuple(_declared(each, by_name.get(each.name)) for each in schema.fields))
-    return with_names(stricter, table.schema(), _mapping(table), fold_case=fold_case)
-
-
-def _declared(column: Field, declared: Field | None) -> Field:
-    if declared is None:
-        return column
-    timed = pt.is_timestamp(column.type) or pt.is_date32(column.type)
-    scale = declared.scale if timed else None
-    return replace(column, required=column.required or declared.required, scale=scale)
-
-
-def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping | None, *, fold_case: bool) -> Schema:
-    """The schema of a table, with the names that records use."""
-    names = _names_by_id(mapping) if mapping is not None else {}
-    columns = {each.name: each for each in table_schema.fields}
-    fields = tuple(_named(each, columns[each.name], names) for each in schema.fields)
     try:
-        return Schema(fields, fold_case=fold_case)
+        mapping = table.name_mapping()
+    except ValueError:
+        raise TableUnfit(
+            f"the table's property {TableProperties.DEFAULT_NAME_MAPPING} is not a name mapping.",
+            safe="Nothing was written.",
+            command="correct the property, or remove it",
+        ) from None
+    names = _names_by_id(mapping) if mapping is not None else {}
+    columns = {each.name: each for each in table.schema().fields}
+    asked = declared.by_name() if declared is not None else {}
+    fields = []
+    for field in schema_of(table.schema(), coordinates=coordinates).fields:
+        column, more = columns[field.name], asked.get(field.name)
+        required, scale = field.required, field.scale
+        if more is not None:
+            timed = pt.is_timestamp(field.type) or pt.is_date32(field.type)
+            required, scale = required or more.required, more.scale if timed else None
+        aliases = names.get(column.field_id, ())
+        fields.append(
+            replace(
+                field,
+                required=required,
+                scale=scale,
+                aliases=aliases if aliases != (column.name,) else (),
+                inner_aliases=tuple(_inner_names(column.field_type, (), names)),
+            )
+        )
+    try:
+        return Schema(tuple(fields), fold_case=fold_case)
     except ValueError as error:
         raise TableUnfit(
             f"the names of the table's columns cannot be told apart: {error}.",
@@ -314,17 +288,6 @@ def with_names(schema: Schema, table_schema: TableSchema, mapping: NameMapping |
             command="rename a column"
             + (f", correct the table's property {TableProperties.DEFAULT_NAME_MAPPING}" if names else "")
             + (", or set `case_insensitive: false` in {file}" if fold_case else ""),
-        ) from None
-
-
-def _mapping(table: Table) -> NameMapping | None:
-    try:
-        return table.name_mapping()
-    except ValueError:
-        raise TableUnfit(
-            f"the table's property {TableProperties.DEFAULT_NAME_MAPPING} is not a name mapping.",
-            safe="Nothing was written.",
-            command="correct the property, or remove it",
         ) from None
 
 
@@ -337,22 +300,11 @@ def _names_by_id(fields: Iterable[MappedField]) -> dict[int, Names]:
     return found
 
 
-def _named(field: Field, column: NestedField, names: Mapping[int, Names]) -> Field:
-    inside = tuple(
-        (path, names[each.field_id]) for path, each in _inner_fields(column.field_type, ()) if each.field_id in names
-    )
-    inner = tuple((path, aliases) for path, aliases in inside if aliases != (path[-1],))
-    aliases = names.get(column.field_id, (column.name,))
-    return replace(field, aliases=aliases if aliases != (column.name,) else (), inner_aliases=inner)
-
-
-def _inner_fields(type_: IcebergType, path: Path) -> Iterator[tuple[Path, NestedField]]:
-    """The fields of structs inside a column. Elements and values have no names in records."""
-    if isinstance(type_, StructType):
-        for each in type_.fields:
-            yield (*path, each.name), each
-            yield from _inner_fields(each.field_type, (*path, each.name))
-    elif isinstance(type_, ListType):
-        yield from _inner_fields(type_.element_type, (*path, ELEMENT))
-    elif isinstance(type_, MapType):
-        yield from _inner_fields(type_.value_type, (*path, VALUE))
+def _inner_names(type_: IcebergType, path: Path, names: Mapping[int, Names]) -> Iterator[tuple[Path, Names]]:
+    """The other names of fields of structs inside a column. Keys, elements and values have no names in records."""
+    for each in parts_of(type_):
+        here = (*path, each.name)
+        if isinstance(type_, StructType) and names.get(each.field_id, (each.name,)) != (each.name,):
+            yield here, names[each.field_id]
+        if not isinstance(type_, MapType) or each.name == VALUE:
+            yield from _inner_names(each.field_type, here, names)

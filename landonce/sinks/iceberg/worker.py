@@ -23,11 +23,11 @@ from landonce.read.rows import Decode, Decoded, decode_by, fit_to, records_of
 from landonce.read.schema.evolution import Evolution, observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
-from landonce.sinks.iceberg.files import Scratch, write_files
+from landonce.sinks.iceberg.files import Scratch, WrittenFile, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
 from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
 from landonce.sinks.iceberg.types import renamed, schema_for
-from landonce.sinks.snapshot import Origin, StageTask, staged
+from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse
 
 
@@ -108,28 +108,25 @@ class Wants:
     evolution: Evolution | None = None
 
 
-def table_recipe(config: Iceberg, name: str, table: Table, declared: Schema | None = None) -> TableRecipe:
-    """The recipe of a table, for workers."""
-    recipe = _without_files(config, name, table, declared)
-    shape = None if recipe.scratch else TableShape.of(table, unpartitioned=config.unpartitioned)
-    return replace(recipe, shape=shape)
-
-
-def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
-    """As much of it as is known before the table is created with these columns. Raises what creating it would."""
-    return _without_files(config, name, planned_table(name, columns, creation(config)), columns)
-
-
-def _without_files(config: Iceberg, name: str, table: Table, declared: Schema | None) -> TableRecipe:
+def table_recipe(
+    config: Iceberg, name: str, table: Table, declared: Schema | None = None, *, planned: bool = False
+) -> TableRecipe:
+    """The recipe of a table, for workers. `planned`: as much of it as is known before the table is created."""
     staged = config.changes is not None or bool(why_spark(table))
     return TableRecipe(
         name=name,
         schema=schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared),
-        shape=None,
+        shape=None if staged or planned else TableShape.of(table, unpartitioned=config.unpartitioned),
         scratch=Scratch.of(table) if staged else None,
         identity=config.identity if config.changes is not None else (),
         limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
     )
+
+
+def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
+    """Of a table that is to be created with these columns. Raises what creating it would."""
+    table = planned_table(name, columns, creation(config))
+    return table_recipe(config, name, table, columns, planned=True)
 
 
 def table_fingerprint(table: Table) -> tuple[Any, ...]:
@@ -191,36 +188,30 @@ class FileWorker(BlockWorker):
         origin = task.origin(recipe.pipeline)
         files, landed = [], block.held - block.shared
         for name in sorted(block.tables):
-            rows = block.rows(name)
-            written, count = _write(tables[name], rows, origin)
+            rows, table = block.rows(name), tables[name]
+            named = renamed(rows)
+            written: tuple[WrittenFile, ...]
+            if table.scratch is not None:
+                staged_file = table.scratch.write(named, origin)
+                written, count = (staged_file,), staged_file.rows
+            else:
+                assert table.shape is not None
+                data = write_files(table.shape, named, origin)
+                written, count = data, sum(each.record_count for each in data)
             files.append((name, written))
             landed += count - (rows.num_rows - records_of(rows) if recipe.changes is not None else 0)
         reach("files.after")
         return BlockResult(task.index, Fate.LANDED, staged(block, receipt, tuple(files), landed))
 
     def _decoder(self, table: TableRecipe) -> Decode:
+        """Rejects a record whose row has no partition, like one that does not fit its columns."""
         recipe = self.recipe
         decode = decode_by(table.schema, table.identity, recipe.changes, max_record_bytes=recipe.max_record_bytes)
-        return _within(table.limits, decode) if table.limits else decode
 
+        def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
+            rows = decode(values, messages)
+            found = beyond(table.limits, rows.table)
+            rejects = (*rows.rejects, *((int(rows.kept[at]), reason) for at, reason in found.items()))
+            return replace(rows, rejects=rejects)
 
-def _write(table: TableRecipe, rows: pa.Table, origin: Origin) -> tuple[tuple[object, ...], int]:
-    """Writes the table's own files, or one that Spark reads. Returns them, and how many rows they hold."""
-    named = renamed(rows)
-    if table.scratch is not None:
-        staged = table.scratch.write(named, origin)
-        return (staged,), staged.rows
-    assert table.shape is not None
-    files = write_files(table.shape, named, origin)
-    return files, sum(each.record_count for each in files)
-
-
-def _within(limits: tuple[Limit, ...], decode: Decode) -> Decode:
-    """Rejects a record whose row has no partition, like one that does not fit its columns."""
-
-    def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
-        rows = decode(values, messages)
-        found = beyond(limits, rows.table)
-        return replace(rows, rejects=(*rows.rejects, *((int(rows.kept[at]), reason) for at, reason in found.items())))
-
-    return decode_within
+        return decode_within if table.limits else decode

@@ -17,7 +17,7 @@ from pyspark.sql import Row, SparkSession
 from landonce.config.secrets import redact
 from landonce.errors import LandonceError, SparkLost, TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.jvm import in_session, own_session, quoted
+from landonce.sinks.iceberg.spark import in_session, own_session, quoted
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5

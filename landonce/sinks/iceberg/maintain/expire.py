@@ -41,8 +41,8 @@ from pyspark.sql import SparkSession
 
 from landonce.errors import TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.jvm import in_session, load, own_session
 from landonce.sinks.iceberg.marks import summary_of, with_ancestors
+from landonce.sinks.iceberg.spark import in_session, load, own_session
 
 _PIPELINE = "landonce.pipeline"
 _AGE, _LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"

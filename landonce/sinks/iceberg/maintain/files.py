@@ -44,7 +44,7 @@ from landonce.config.secrets import redact
 from landonce.errors import TargetUnavailable
 from landonce.sinks.iceberg.files import FOLDER
 from landonce.sinks.iceberg.marks import copy_name, own_view
-from landonce.sinks.iceberg.staging import stage_of
+from landonce.sinks.iceberg.spark import stage_of
 from landonce.sinks.snapshot import origin_of
 
 _AT_ONCE = 8

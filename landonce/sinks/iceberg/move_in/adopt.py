@@ -14,8 +14,7 @@ from landonce.protocol.ledger import LedgerState, bound, taken
 from landonce.protocol.operate.decision import Decision, listed
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView, Start, bind
-from landonce.sinks.iceberg.commit import Attempt
-from landonce.sinks.iceberg.ledger import IcebergTable, empty
+from landonce.sinks.iceberg.commit import Attempt, IcebergTable, empty
 from landonce.sinks.iceberg.marks import ancestry, is_first, summary_of
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.snapshot import TableLedger

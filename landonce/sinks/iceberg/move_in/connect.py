@@ -191,7 +191,16 @@ def control_topic_in(summary: Mapping[str, str], group: str) -> str | None:
 
 def stopped_at(sink: Connector, histories: Sequence[History], topics: Iterable[str]) -> dict[Partition, int]:
     """The next offset of each partition that the sink ever delivered from; one history for each table of the pipeline."""
-    _idle(sink)
+    if sink.members:
+        raise refused(
+            f"{sink} is running: its consumer groups {sink.group} and {sink.group}-coord have {sink.members} members.",
+            "stop the connector, then import. One that was killed is a member until its session ends, about a minute",
+        )
+    if sink.log.unfinished:
+        raise refused(
+            f"a transaction of {sink} on its control topic {sink.log.topic} is still open.",
+            "try again in a minute: Kafka ends the transaction of a producer that is gone",
+        )
     unknown = [each.table for each in histories if each.last is None and not each.whole]
     if unknown or not any(each.last for each in histories):
         tables = ", ".join(unknown or [each.table for each in histories])
@@ -223,19 +232,6 @@ def _recorded(history: History) -> dict[int, int]:
     """How far the coordinator had read the control topic, by partition."""
     parsed = json.loads(history.last.text) if history.last is not None else {}
     return {int(partition): int(offset) for partition, offset in parsed.items()}
-
-
-def _idle(sink: Connector) -> None:
-    if sink.members:
-        raise refused(
-            f"{sink} is running: its consumer groups {sink.group} and {sink.group}-coord have {sink.members} members.",
-            "stop the connector, then import. One that was killed is a member until its session ends, about a minute",
-        )
-    if sink.log.unfinished:
-        raise refused(
-            f"a transaction of {sink} on its control topic {sink.log.topic} is still open.",
-            "try again in a minute: Kafka ends the transaction of a producer that is gone",
-        )
 
 
 def _refuse_unfinished(sink: Connector, history: History) -> None:
@@ -295,21 +291,24 @@ class Cluster:
         members = sum(len(self._answer(each).members) for each in described.values())
         log = self._log(admin, control, group)
         asked = {*log.assigned, *(each for each, _ in self._broker.survey(topics).extents)}
-        offsets = self._offsets(group, asked) if not log.unfinished else {}
+        try:
+            offsets = committed(group, asked, self.consumer, timeout=_PATIENCE) if not log.unfinished else {}
+        except KafkaException as error:
+            raise source_error(error.args[0], f"the consumer group {group}") from None
         return Connector(connector, group, members, offsets, log)
 
     @property
     def _broker(self) -> Broker:
         return Broker(self.servers, self.options)
 
-    def _offsets(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        try:
-            return committed(group, partitions, self.consumer, timeout=_PATIENCE)
-        except KafkaException as error:
-            raise source_error(error.args[0], f"the consumer group {group}") from None
-
     def _log(self, admin: AdminClient, control: str, group: str) -> ControlLog:
-        extents = self._extents(control)
+        try:
+            extents = dict(self._broker.survey((control,)).extents)
+        except TopicMissing:
+            raise refused(
+                f"the control topic {control} is not there at {self.servers}.",
+                "name the connector's `iceberg.control.topic` with --control-topic",
+            ) from None
         asked = {TopicPartition(control, each.number): OffsetSpec.latest() for each in extents}
         answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_PATIENCE)
         ends = {
@@ -336,15 +335,6 @@ class Cluster:
             completed=completed,
             assigned=frozenset(assigned),
         )
-
-    def _extents(self, control: str) -> dict[Partition, Extent]:
-        try:
-            return dict(self._broker.survey((control,)).extents)
-        except TopicMissing:
-            raise refused(
-                f"the control topic {control} is not there at {self.servers}.",
-                "name the connector's `iceberg.control.topic` with --control-topic",
-            ) from None
 
     def _events(self, extents: Mapping[Partition, Extent], group: str) -> Iterator[tuple[int, int, Written | Complete]]:
         """What the group's tasks reported, with partition and offset."""
