@@ -217,8 +217,8 @@ class OpenIceberg(OpenSnapshot):
     def clear(self, files: Mapping[str, tuple[WrittenFile, ...]]) -> None:
         """Removes the files that waited for Spark."""
         for each in self.recipe.tables:
-            if each.scratch is not None:
-                each.scratch.remove(file for file in files.get(each.name, ()) if isinstance(file, StagedFile))
+            if each.scratch is not None and each.name in files:
+                each.scratch.remove(file for file in files[each.name] if isinstance(file, StagedFile))
 
     def _place(self, table: str) -> TableBranch:
         if table not in self._places:
