@@ -48,10 +48,7 @@ its children."""
 CONNECT_OFFSETS = "kafka.connect.offsets."
 """A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""
 STREAMING_QUERY = "spark.sql.streaming.queryId"
-_OTHER_WRITERS = {
-    "Iceberg's Kafka Connect sink": CONNECT_OFFSETS,
-    "a Spark streaming query": STREAMING_QUERY,
-}
+_OTHER_WRITERS = {"Iceberg's Kafka Connect sink": CONNECT_OFFSETS, "a Spark streaming query": STREAMING_QUERY}
 term: Any = expressions
 """As `Any`: PyIceberg's annotations do not accept the arguments that its expressions take."""
 

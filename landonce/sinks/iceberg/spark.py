@@ -40,14 +40,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, IntegerType, LongType, StructType
 
 from landonce.config.secrets import redact
-from landonce.errors import (
-    ConfigError,
-    TableReshaped,
-    TableUnfit,
-    TargetRefused,
-    TargetUnavailable,
-    Unbalanced,
-)
+from landonce.errors import ConfigError, TableReshaped, TableUnfit, TargetRefused, TargetUnavailable, Unbalanced
 from landonce.jvm import spark_errors
 from landonce.read.changes.decode import OPERATION
 from landonce.read.changes.images import DELETE
