@@ -16,7 +16,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -48,7 +47,7 @@ from landonce.protocol.marks import Mark, TableView, Verdict, verdict
 from landonce.protocol.own_ledger import OwnView
 from landonce.sinks.iceberg import spark
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.files import StagedFile
+from landonce.sinks.iceberg.files import StagedFile, WrittenFile
 from landonce.sinks.iceberg.marks import copy_name, copy_of, journal_name, look_at, to_summary
 from landonce.sinks.iceberg.table import unwritable
 from landonce.sinks.snapshot import Judge, MarkedTable, no_such_table, table_view
@@ -74,6 +73,8 @@ class Attempt:
 
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
+Building = Callable[[tuple[WrittenFile, ...]], Build]
+"""How a commit of these files is made."""
 
 
 @dataclass(frozen=True)
@@ -365,10 +366,8 @@ def check_visible(table: str, io: FileIO, files: Iterable[DataFile]) -> None:
 class IcebergTable(MarkedTable):
     """A place in a catalog, and how commits to it are made."""
 
-    def __init__(
-        self, place: TableBranch, building: Callable[[tuple[Any, ...]], Build] | None = None, *, vouching: bool = False
-    ) -> None:
-        """`building`: how a commit of these files is made. Without it, by PyIceberg. `vouching`: an operator accepts the last commit,
+    def __init__(self, place: TableBranch, building: Building | None = None, *, vouching: bool = False) -> None:
+        """Without `building`, commits are made by PyIceberg. `vouching`: an operator accepts the last commit,
         though the history that would show it is cut off."""
         self.name = place.identifier
         self.place = place
@@ -385,7 +384,7 @@ class IcebergTable(MarkedTable):
         self,
         judge: Judge,
         mark: Mark,
-        files: tuple[Any, ...],
+        files: tuple[WrittenFile, ...],
         *,
         valid_through: int | None = None,
         note: Note | None = None,
@@ -401,8 +400,10 @@ class IcebergTable(MarkedTable):
         table = self.place.find()
         return () if table is None else tuple(Note(*each) for each in self._notes(table))
 
-    def _appending(self, files: tuple[Any, ...]) -> Build:
-        return lambda table, summary, properties: self.place.appending(table, files, summary, properties)
+    def _appending(self, files: tuple[WrittenFile, ...]) -> Build:
+        data = [each for each in files if isinstance(each, DataFile)]
+        assert len(data) == len(files), "only a driver with Spark commits staged files"
+        return lambda table, summary, properties: self.place.appending(table, data, summary, properties)
 
     def _look(self, table: Table) -> OwnView:
         return look_at(table, self.place.pipeline, self.place.branch, vouching=self._vouching)
@@ -414,7 +415,7 @@ class IcebergTable(MarkedTable):
         name = journal_name(self.place.pipeline, self.place.branch)
         return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
 
-    def _notes(self, table: Table) -> list[Any]:
+    def _notes(self, table: Table) -> list[list[str]]:
         name = journal_name(self.place.pipeline, self.place.branch)
         return list(json.loads(table.metadata.properties.get(name, "[]")))
 

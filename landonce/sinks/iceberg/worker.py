@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -129,7 +128,7 @@ def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
     return table_recipe(config, name, table, columns, planned=True)
 
 
-def table_fingerprint(table: Table) -> tuple[Any, ...]:
+def table_fingerprint(table: Table) -> tuple[object, ...]:
     """Changes with everything in a table's recipe: its columns and files, and how its storage is opened."""
     metadata = table.metadata
     writing = ((key, value) for key, value in table.properties.items() if not key.startswith("landonce."))
