@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from landonce.engine.perform import PipelinePerformer, Workers
+from landonce.engine.perform import Performer, Workers
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, TableReshaped
-from landonce.protocol.batch import Machine
+from landonce.protocol.batch import Machine, Next
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
 from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
-from landonce.protocol.ranges import Partition
+from landonce.protocol.match_ranges import pieces_each
+from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import (
     Asked,
     CommitTables,
     Committed,
-    Effect,
     LookAtTables,
     Looked,
     Moved,
@@ -44,7 +44,7 @@ _MOMENTS = range(253_402_300_800_000)
 
 
 @dataclass
-class Committing(PipelinePerformer):
+class Committing(Performer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
 
     settings: Snapshot
@@ -56,8 +56,12 @@ class Committing(PipelinePerformer):
     _news: tuple[str, ...] = ()
     _told: set[str] = field(default_factory=set)
 
-    def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
-        after, effect = machine.advance(reply)
+    def reads_again(self, ranges: Sequence[Range]) -> bool:
+        most = self.settings.block_rows * pieces_each(ranges)
+        return any(each.span > most for each in ranges)
+
+    def advance(self, machine: Machine, reply: Reply) -> Next:
+        after, effect = super().advance(machine, reply)
         self._news = ()
         if isinstance(reply, Looked):
             now = _rolled_back(after.tables or ())
@@ -70,7 +74,7 @@ class Committing(PipelinePerformer):
         )
 
     def look_due(self) -> bool:
-        due = time.monotonic() > self._look_after
+        due = self.incoming is None and time.monotonic() > self._look_after
         if due:
             self.opened.forget_absent()
         return due
@@ -97,11 +101,10 @@ class Committing(PipelinePerformer):
         raise TypeError(f"not an effect: {effect!r}")
 
     def _look(self, held: LedgerState) -> Looked:
-        """Check ownership first: a fenced driver must not act on what it reads."""
+        """Check ownership first: a fenced driver must not act on what it reads. What is new to the ledger may not be in a table already."""
         began = time.monotonic()
-        topics = tuple(held.label(topic) for topic in self.opened.run.topics)
         if self.opened.own is not None:
-            if not held.fresh:
+            if not held.fresh or self.incoming is not None:
                 self.opened.own.check_owner(held)
                 self.opened.refresh()
             views: tuple[TableView, ...] = ()
@@ -113,9 +116,14 @@ class Committing(PipelinePerformer):
             known = {*(table for table, _ in held.tables), *self.opened.tables} - {view.table for view in found}
             views = (*found, *self.opened.views(known))
         _different(views)
-        marked = any(view.mark is not None for view in views)
         self._look_after = time.monotonic() + max(_LOOK_EVERY, _RARELY * (time.monotonic() - began))
-        return Looked(views, *(self.opened.holds(topics) if held.fresh and not marked else ()))
+        topics: Iterable[str] = ()
+        if self.incoming is not None:
+            topics = [topic for topic, _ in self.incoming.topic_ids if topic not in dict(held.topic_ids)]
+        elif held.fresh and all(view.mark is None for view in views):
+            topics = self.opened.run.topics
+        labels = tuple(held.label(topic) for topic in topics)
+        return Looked(views, *(self.opened.holds(labels, fresh=held.fresh) if labels else ()))
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         floors = self._floors(effect.tables)
@@ -150,7 +158,7 @@ class Committing(PipelinePerformer):
 
     def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
         started = tuple(sorted(held.committed().items()))
-        files = gathered(effect.receipts)
+        files = files_of(effect.receipts)
         names = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
         through = valid_through(effect.receipts, held)
         folder = self.letters.folder_of(effect.plan, held)
@@ -163,7 +171,7 @@ class Committing(PipelinePerformer):
                 effect.after,
                 files.get(table, ()),
                 started=started,
-                letters=names,
+                letters=names if self.incoming is None else None,
                 letters_in=str(folder) if names else "",
                 tops=tops,
                 valid_through=through,
@@ -218,7 +226,7 @@ def _different(views: Iterable[TableView]) -> None:
             )
 
 
-def gathered(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:
+def files_of(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:
     """All files of a batch, by table."""
     files: dict[str, tuple[Any, ...]] = {}
     for receipt in receipts:

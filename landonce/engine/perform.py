@@ -20,13 +20,29 @@ from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol import batch
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, PushRows, over
-from landonce.protocol.blocks import Plan, token
+from landonce.protocol.blocks import Kind, Plan, token
 from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.deduplicating import Deduplicating
-from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.match_ranges import Incoming
+from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.protocol.steps import Asked, Await, Commit, Count, Effect, Kill, Look, LookAtClaims, Open, Reply, Write
+from landonce.protocol.steps import (
+    Asked,
+    Await,
+    Commit,
+    Count,
+    Found,
+    Kill,
+    Look,
+    LookAtClaims,
+    Open,
+    Reply,
+    Resolve,
+    Resolved,
+    Stop,
+    Write,
+)
 from landonce.protocol.transactional import Transactional
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
@@ -41,36 +57,54 @@ _LOOK_AGAIN = 0.25
 
 
 class Workers(Protocol):
-    """Whoever writes blocks."""
+    """Has blocks written: their records are read from Kafka, or are rows of a user's own query."""
 
-    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]: ...
+    @property
+    def incoming(self) -> Incoming | None:
+        """The ranges that Spark brings with a micro-batch of a query. None: brokers are asked which there are."""
+
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+        """One result per task, whatever happens."""
 
 
 class Performer(ABC):
-    """Performs the effects of one kind of sink."""
+    """Performs the effects of one kind of sink, for pipelines and for queries."""
 
+    settings: batch.Policy
+    workers: Workers
+    letters: Letters
     comparable: bool = True
     """A start compares the target with a ledger that was restored, so that it forgets nothing."""
     block_rows: bool = False
     """Every block of a pending plan has a row of its own in the ledger, by which its worker knows whose it is."""
+    _before: Machine | None = None
+    """How the last micro-batch of a query ended."""
 
     @property
-    @abstractmethod
     def once(self) -> bool:
         """The run ends when what was there at its start has landed."""
+        return self.settings.once
 
     @property
     def incoming(self) -> Incoming | None:
-        """The ranges that Spark brings, where it is Spark that says which there are."""
-        return None
+        return self.workers.incoming
 
-    @abstractmethod
-    def begin(self) -> tuple[Machine, Effect]:
-        """A machine that starts, and its first effect."""
+    def reads_again(self, ranges: Sequence[Range]) -> bool:
+        """Whether a micro-batch is written in several jobs, so that its rows are worth keeping meanwhile."""
+        return any(each.span > self.settings.block_rows for each in ranges)
 
-    def advance(self, machine: Machine, reply: Reply) -> tuple[Machine, Effect]:
-        """The machine after this reply, and the effect that comes next. Performers may remember either, and change neither."""
-        return machine.advance(reply)
+    def begin(self) -> batch.Next:
+        """A machine that starts, and its first effect. What is remembered serves once: whoever begins again takes the pipeline again."""
+        self.letters.begin()
+        before, self._before = self._before, None
+        return batch.begin(self.settings, before)
+
+    def advance(self, machine: Machine, reply: Reply) -> batch.Next:
+        """The machine after this reply, and the effect that comes next."""
+        after, effect = machine.advance(reply)
+        if isinstance(effect, Stop) and self.incoming is not None:
+            self._before = after
+        return after, effect
 
     @abstractmethod
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
@@ -94,25 +128,6 @@ class Performer(ABC):
 
     def acquired(self, state: LedgerState) -> str:
         """Called once the pipeline is taken; gives what people should hear of it."""
-        del state
-        return ""
-
-
-class PipelinePerformer(Performer):
-    """Performs the effects of a pipeline's batch machine: it begins with the pipeline's policy, and publishes dead letters."""
-
-    settings: batch.Policy
-    letters: Letters
-
-    @property
-    def once(self) -> bool:
-        return self.settings.once
-
-    def begin(self) -> batch.Next:
-        self.letters.begin()
-        return batch.begin(self.settings)
-
-    def acquired(self, state: LedgerState) -> str:
         self.letters.acquired(state)
         return ""
 
@@ -121,7 +136,7 @@ class PipelinePerformer(Performer):
 
 
 @dataclass
-class Inserting(PipelinePerformer):
+class Inserting(Performer):
     """Performs the effects of a batch machine with the policy `deduplicating`."""
 
     settings: Deduplicating
@@ -147,10 +162,22 @@ class Inserting(PipelinePerformer):
             return look_by_name(self.target, held, effect.floors)
         if isinstance(effect, Count):
             return self._counting.count(held, effect.ranges)
+        if isinstance(effect, Resolve):
+            return Resolved(tuple(self._found(effect.plan, index, held) for index in effect.indexes))
         if isinstance(effect, Commit):
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             return None
         raise TypeError(f"not an effect: {effect!r}")
+
+    def _found(self, plan: Plan, index: int, held: LedgerState) -> Found:
+        """A block lands whole in a table without partitions of its own, so one row of it is proof enough. Elsewhere it may be there in
+        part, and does not count as landed: the look at the table that follows finds what is there, and that is compared row by row."""
+        writer = self.recipe.sink.writer()
+        rows = writer.count(
+            replace(each, partition=held.labelled(each.partition)) for each in plan.blocks[index].ranges
+        )
+        whole = rows > 0 and writer.atomic and plan.kind is Kind.DELIVER
+        return Found(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
@@ -206,7 +233,7 @@ def write_rest(
 
 
 @dataclass
-class Transacting(PipelinePerformer):
+class Transacting(Performer):
     """Performs the effects of a batch machine with the policy `transactional`."""
 
     settings: Transactional
@@ -221,6 +248,12 @@ class Transacting(PipelinePerformer):
         if isinstance(effect, Open):
             self.opened.add(effect.wants)
             return False
+        if isinstance(effect, Resolve):
+            receipts = receipts_of(self.opened.blocks(effect.plan.batch))
+            landed = {index: receipts.get(effect.plan.blocks[index].number) for index in effect.indexes}
+            return Resolved(
+                tuple(Found(at, each is not None, each.totals if each else Totals()) for at, each in landed.items())
+            )
         if isinstance(effect, Commit):
             names = [name for each in effect.receipts for name in (each.dead_letters, each.refused)]
             self.letters.publish(effect.plan, held, names)
@@ -261,7 +294,7 @@ class Transacting(PipelinePerformer):
 
 
 @dataclass
-class Pushing(PipelinePerformer):
+class Pushing(Performer):
     """Performs the effects of a batch machine with the policy `claimed`."""
 
     settings: Claimed

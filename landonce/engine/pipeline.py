@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from pyspark.sql import SparkSession
 
@@ -20,13 +21,14 @@ from landonce.engine import transform
 from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer, Silent
-from landonce.engine.perform import Inserting, Performer, Pushing, Transacting
+from landonce.engine.perform import Inserting, Performer, Pushing, Transacting, Workers
 from landonce.engine.publish import Letters
 from landonce.engine.spark.session import active_session, is_remote, open_session
 from landonce.engine.waiting import Waiting
 from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError, LandonceError, SourceUnavailable, Transient
 from landonce.jvm import spark_errors
+from landonce.protocol.cases import OnRewind
 from landonce.protocol.claimed import Claimed
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import Totals
@@ -195,48 +197,51 @@ def driver_of(
         dead_letters_reachable(parts.config)
         patient.until(lambda: opened.make_ready(columns))
         workers = SparkWorkers(session, lambda _: opened.examine())
-        performer = performer_of(parts, opened, workers, observer, once=once)
+        config = parts.config
+        folder, start = config.dead_letters.path, Start(config.source.kafka.start)
+        letters = Letters(folder, config.pipeline, parts.ledger.journal)
+        choices = Choices(start=start, once=once, letters=str(folder))
+        performer = performer_of(parts.sink, opened, workers, letters, choices)
         yield assembled(parts, performer, workers, observer)
 
 
-def performer_of(parts: Parts, opened: OpenSink, workers: SparkWorkers, observer: Observer, *, once: bool) -> Performer:
-    """The performer of the sink's kind."""
-    config, ledger = parts.config, parts.ledger
-    folder, start, fingerprint = config.dead_letters.path, Start(config.source.kafka.start), opened.recipe.fingerprint()
-    letters = Letters(folder, config.pipeline, ledger.journal)
+class Choices(TypedDict, total=False):
+    """What a pipeline file or a query decides, whatever the sink: fields of `Policy`."""
+
+    start: Start
+    once: bool
+    letters: str
+    on_rewind: OnRewind
+    block_rows: int
+
+
+def performer_of(sink: Sink, opened: OpenSink, workers: Workers, letters: Letters, choices: Choices) -> Performer:
+    """The performer of the sink's kind. A query names the target wholly in its plans: where it is another one by now, Spark's ranges would
+    be compared with that."""
+    run, fingerprint = opened.run, opened.recipe.fingerprint()
+    target = sink.identity if run.query is not None else ""
     if isinstance(opened, OpenDeduplicating):
-        inserting = Deduplicating(opened.sink.table, fingerprint, start=start, once=once, letters=str(folder))
+        inserting = Deduplicating(target or opened.sink.table, fingerprint, **choices)
         return Inserting(inserting, opened.recipe, opened.target, workers, letters)
     if isinstance(opened, OpenTransactional):
         keyed = bool(opened.sink.key)
-        transacting = Transactional(
-            opened.sink.table, fingerprint, start=start, once=once, letters=str(folder), keyed=keyed
-        )
+        transacting = Transactional(target or opened.sink.table, fingerprint, keyed=keyed, **choices)
         return Transacting(transacting, opened, workers, letters)
     if isinstance(opened, OpenClaimed):
-        sink = opened.recipe.pushes
+        pushes = opened.recipe.pushes
         pushing = Claimed(
-            sink.name,
+            target or pushes.name,
             fingerprint,
-            harmless=sink.idempotent,
-            can_probe=sink.can_probe,
-            wait=sink.wait,
-            start=start,
-            once=once,
-            letters=str(folder),
+            harmless=pushes.idempotent,
+            can_probe=pushes.can_probe,
+            wait=pushes.wait,
+            **choices,
         )
-        return Pushing(pushing, opened.recipe, workers, letters, opened.ledger, observer.trouble)
+        return Pushing(pushing, opened.recipe, workers, letters, opened.ledger, run.tell)
     if isinstance(opened, OpenSnapshot):
-        committing = Snapshot(
-            str(parts.sink),
-            fingerprint,
-            start=start,
-            once=once,
-            letters=str(folder),
-            own_ledger=opened.own is not None,
-            follow=opened.follow,
-        )
-        return Committing(committing, opened, workers, letters, ledger)
+        own = opened.own is not None
+        committing = Snapshot(target or str(sink), fingerprint, own_ledger=own, follow=opened.follow, **choices)
+        return Committing(committing, opened, workers, letters, run.ledger)
     raise TypeError(f"{opened!r} is of none of the four kinds of sinks")
 
 

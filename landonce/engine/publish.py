@@ -104,6 +104,31 @@ class Letters:
         )
 
 
+class NoLetters(Letters):
+    """Of a user's own query: every row must fit. What a pipeline of its name left is not touched."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), "")
+
+    def begin(self) -> None: ...
+
+    def stem(self, plan: Plan, held: LedgerState) -> str:
+        del plan, held
+        return ""
+
+    def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None: ...
+
+    def folder_of(self, plan: Plan, held: LedgerState) -> Path:
+        del plan, held
+        return self.folder
+
+    def require(self, names: Iterable[str], folder: Path) -> None: ...
+
+    def publish_left(self, names: Iterable[str], where: str) -> None: ...
+
+    def acquired(self, state: LedgerState) -> None: ...
+
+
 def _labelled(plan: Plan, held: LedgerState) -> list[Range]:
     """The plan's ranges under the names that the target knows the topics by."""
     return [

@@ -32,6 +32,8 @@ class SparkWorkers:
     session: Callable[[], SparkSession]
     examine: Callable[[SparkSession], None] = lambda _: None
     """Raises what is wrong with the expressions. Asked once, before any plan is made."""
+    incoming = None
+    """Brokers are asked which ranges there are."""
     _started: bool = False
     _group: str = ""
     """Of the job in hand."""

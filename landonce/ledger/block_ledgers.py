@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sqlalchemy import Connection, Table, and_, delete, insert, inspect, literal_column, select, update
 
 from landonce.errors import NothingToDo
+from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.open import database_of
 from landonce.ledger.sql import SqlLedger
 from landonce.ledger.tables import block_table, push_table
@@ -173,7 +174,10 @@ class PushPlace:
 
     def open(self) -> PushLedger:
         """Does not connect yet."""
-        return PushLedger(database_of(self.where), self.pipeline)
+        database = database_of(self.where)
+        ledger = PushLedger(database, self.pipeline)
+        ledger.address = replace(self, where=database.path) if isinstance(database, SqliteDatabase) else self
+        return ledger
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,8 @@ class Decision:
 class PushLedger(BlockLedger[PushRow]):
     """Keeps one pipeline's state outside its target. The driver and its workers use it."""
 
+    address: PushPlace
+    """Where workers open the same ledger, whatever folder they run in."""
     block_rows = push_table
     new_row: ClassVar[Mapping[str, Any]] = {
         **BlockLedger.new_row,

@@ -31,20 +31,17 @@ from landonce.protocol.cases import OnRewind
 from landonce.protocol.match_ranges import Incoming, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition
 from landonce.query.assemble import (
-    LedgerTold,
+    LedgerChoice,
     QuerySink,
-    Told,
+    Settings,
     check_ledger,
-    is_deliverable,
-    ledger_of,
+    check_sink,
     make_driver,
     named_sink,
-    place_of,
 )
 from landonce.query.examine import examine, fingerprint, shape_of
 from landonce.query.lineage import keeps_coordinates
-from landonce.query.performers import BatchPerformer
-from landonce.query.rows import with_coordinates
+from landonce.query.rows import QueryWorkers, with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.read.kafka.broker import Broker
 
@@ -61,7 +58,7 @@ class _Logged(Silent):
 
 def exactly_once(
     sink: QuerySink,
-    ledger: LedgerTold = None,
+    ledger: LedgerChoice = None,
     *,
     name: str | None = None,
     on_rewind: Literal["drop", "error"] = "drop",
@@ -71,8 +68,8 @@ def exactly_once(
 ) -> ExactlyOnce:
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
-    `sink`: `landonce.clickhouse(…)`, `landonce.iceberg(…)`, `landonce.sql(…)` or `landonce.wrap(…)`. `ledger`: where the position is
-    kept, `"sqlite:///path"` or a PostgreSQL URL; an Iceberg table and a database keep their own. `name`: what the position is kept
+    `sink`: `landonce.clickhouse(…)`, `landonce.iceberg(…)`, `landonce.sql(…)`, `landonce.wrap(…)`, or another package's sink. `ledger`:
+    where the position is kept, `"sqlite:///path"` or a PostgreSQL URL; tables that commit atomically and databases keep their own. `name`: what the position is kept
     under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many
     offsets of a partition are written as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
     """
@@ -80,15 +77,11 @@ def exactly_once(
         _sound(name)
     if not 0 < block_rows <= _MOST_ROWS:
         raise errors.ConfigError(f"block_rows: between 1 and {_MOST_ROWS}, not {block_rows}.")
-    if not is_deliverable(sink):
-        raise errors.ConfigError(
-            f"sink: {type(sink).__name__} is not a sink for queries.",
-            command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
-        )
+    check_sink(sink)
     if on_rewind not in ("drop", "error"):
         raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
     check_ledger(sink, ledger)
-    return ExactlyOnce(Told(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged()), name)
+    return ExactlyOnce(Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged()), name)
 
 
 @dataclass
@@ -103,6 +96,7 @@ class _Run:
     yields: str
     """The schema of its rows."""
     driver: Driver
+    workers: QueryWorkers
     sink: str
     """What the sink says of itself in every fingerprint."""
     committed: dict[Partition, int]
@@ -115,15 +109,15 @@ class _Run:
         """What this micro-batch brings. Brokers are asked every time: a topic may be made anew while the query runs."""
         spans = self.query.spans(batch, self.sources)
         topics = topics_of(spans)
-        told = [
+        replies = [
             self.driver.ask(partial(admin.ask, mine))
             for admin, span in zip(self.admins, spans, strict=True)
             if (mine := topics_of([span]))
         ]
-        clusters = {each.cluster_id for each in told}
+        clusters = {each.cluster_id for each in replies}
         if len(clusters) > 1:
             raise refusals.query("it reads from several Kafka clusters", "write one query for each cluster")
-        ids = {topic: topic_id for each in told for topic, topic_id in each.topic_ids.items()}
+        ids = {topic: topic_id for each in replies for topic, topic_id in each.topic_ids.items()}
         return Incoming(
             ranges_of(spans), "".join(clusters), tuple((topic, ids[topic]) for topic in topics), begun(spans)
         )
@@ -149,8 +143,8 @@ _delivered: dict[tuple[str, str, str], int] = {}
 class ExactlyOnce:
     """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins anew."""
 
-    def __init__(self, told: Told, name: str | None) -> None:
-        self._told, self._name = told, name
+    def __init__(self, settings: Settings, name: str | None) -> None:
+        self._settings, self._name = settings, name
         self._run: _Run | None = None
         self._sources: tuple[Source, ...] = ()
         self._over: dict[str, Callable[[], errors.LandonceError]] = {}
@@ -158,7 +152,7 @@ class ExactlyOnce:
         self._turn = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (ExactlyOnce, (self._told, self._name))
+        return (ExactlyOnce, (self._settings, self._name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -192,7 +186,7 @@ class ExactlyOnce:
                 "name: `starting_offsets` needs it; the query that would give one does not run yet."
             )
         view = Broker(bootstrap_servers, options or {}).survey(tuple(topics))
-        ledger = ledger_of(named_sink(self._told.sink, self._name), self._told.ledger, self._name)
+        ledger = self._settings.open_ledger(named_sink(self._settings.sink, self._name), self._name)
         try:
             state = ledger.load()
         finally:
@@ -214,7 +208,7 @@ class ExactlyOnce:
             keeps_coordinates(query.plan, analyzed, batch.columns)
         run = self._entered(query, rows)
         run.batch_shape = shape
-        key = (query.run, run.driver.pipeline, place_of(self._told))
+        key = (query.run, run.driver.pipeline, self._settings.place)
         if _delivered.get(key) == batch_id:
             raise refusals.same_batch(batch_id)
         incoming = run.incoming(batch_id)
@@ -222,11 +216,9 @@ class ExactlyOnce:
             _delivered[key] = batch_id
             return
         performer = run.driver.performer
-        if not isinstance(performer, BatchPerformer):
-            raise TypeError(f"not the performer of a query: {performer!r}")
         performer.settings = replace(performer.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
-        several = performer.reads_again(incoming)
-        performer.take(incoming, rows.persist() if several else rows)
+        several = performer.reads_again(incoming.ranges)
+        run.workers.incoming, run.workers.frame = incoming, rows.persist() if several else rows
         try:
             run.driver.run()
         finally:
@@ -234,7 +226,7 @@ class ExactlyOnce:
                 rows.unpersist()
         _delivered[key] = batch_id
         if again := run.delivered(incoming):
-            self._told.observer.trouble(
+            self._settings.observer.trouble(
                 f"{again} offsets of batch {batch_id} were delivered already, and were dropped."
             )
 
@@ -246,16 +238,17 @@ class ExactlyOnce:
         if self._run is None:
             sources = self._sources
             name = _sound(self._name or query.name)
-            if _kept.setdefault((query.run, name, place_of(self._told)), self) is not self:
+            if _kept.setdefault((query.run, name, self._settings.place), self) is not self:
                 raise refusals.same_name(name)
             with ExitStack() as opened:
                 admins = tuple(Admin(query.jvm, source.client) for source in sources)
                 for admin in admins:
                     opened.callback(admin.close)
-                driver, sink = make_driver(self._told, name, rows, opened)
+                driver, workers = make_driver(self._settings, name, rows, opened)
+                sink = driver.performer.settings.fingerprint
                 shape = [shape_of(query.plan), [source.client.get("isolation.level") for source in sources]]
                 all_ = opened.pop_all()
-                self._run = _Run(query, sources, admins, shape, yields, driver, sink, _committed(driver), all_)
+                self._run = _Run(query, sources, admins, shape, yields, driver, workers, sink, _committed(driver), all_)
         return self._run
 
     def _leave(self, why: Callable[[], errors.LandonceError]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ from pyspark.sql.types import StructType
 from landonce.engine.spark.finders import forget_zips
 from landonce.engine.task import write_rows
 from landonce.protocol import query_refusals as refusals
+from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.ranges import Partition, Range, label_of
 from landonce.protocol.receipt import BlockResult
 from landonce.query.examine import coordinates_of
@@ -44,6 +46,19 @@ def with_coordinates(frame: DataFrame) -> DataFrame:
     return frame.select(*(each.alias(name) for each, name in zip(carried, COORDINATES, strict=True)), *others)
 
 
+@dataclass
+class QueryWorkers:
+    """Has blocks written whose rows a query brings. `incoming` and `frame` are those of the micro-batch in hand."""
+
+    incoming: Incoming | None = None
+    frame: DataFrame | None = None
+
+    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+        if self.incoming is None or self.frame is None:
+            raise ValueError("there is no micro-batch in hand")
+        return write(self.frame, self.incoming.ranges, recipe, tasks)
+
+
 def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
     """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
     listed = tuple(tasks)
@@ -60,8 +75,8 @@ def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe, tasks: Sequ
     try:
         rows = landing.collect()
     except Exception as error:
-        if told := re.search(re.escape(STRAY) + r"(\{[^}]*\})", str(error)):
-            raise _stray(told[1]) from None
+        if stray := re.search(re.escape(STRAY) + r"(\{[^}]*\})", str(error)):
+            raise _stray(stray[1]) from None
         raise
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 

@@ -242,6 +242,16 @@ class Sink(ABC):
         return False
 
     @property
+    def keeps_position(self) -> bool:
+        """The position of a user's own query is in the target, with its rows: nobody names a ledger."""
+        return self.guarantee in (Guarantee.SNAPSHOT, Guarantee.TRANSACTIONAL)
+
+    @property
+    def no_query(self) -> str:
+        """Why a user's own query cannot be delivered to it, in one sentence. Empty: it can."""
+        return f"{self} changes rows by a key, and a query only adds rows." if self.changes_rows else ""
+
+    @property
     def unreadable(self) -> str:
         """Why an audit cannot compare what the target holds with the topics, where it cannot."""
         return f"{self} offers no audit: landonce can write to its target and cannot read what it holds."

@@ -112,6 +112,11 @@ class Run:
         return bool(self.basics["select"])
 
     @property
+    def let_create(self) -> str:
+        """How a user lets landonce make what is not there."""
+        return "set `create: true` in {file}" if self.query is None else "set `create=True`"
+
+    @property
     def landing(self) -> Schema | None:
         """What is known of the rows that land, before the table is asked."""
         if self.query is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable
+from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
@@ -238,6 +238,8 @@ class OpenSnapshot(OpenSink):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.own = run.ledger if isinstance(run.ledger, TableLedger) else None
+        if run.query is not None and self.own is None:
+            raise ConfigError("ledger: the position of a query is kept in the table itself, with its rows.")
 
     @property
     @abstractmethod
@@ -259,10 +261,10 @@ class OpenSnapshot(OpenSink):
     def refresh(self) -> None:
         """After a look at the one table that is the ledger: others may have changed its columns since workers were told."""
 
-    def holds(self, labels: tuple[str, ...]) -> tuple[str, str]:
-        """The first table that holds records of topics with these labels; or that may hold some, for somebody else carried records into
-        it: then with the one who did. Empty where none does."""
-        del labels
+    def holds(self, labels: tuple[str, ...], *, fresh: bool) -> tuple[str, str]:
+        """The first table that holds records of topics with these labels. With a ledger that is `fresh` also one that may hold some, for
+        somebody else carried records into it: then with the one who did. Empty where none does."""
+        del labels, fresh
         return "", ""
 
     def commit(
@@ -465,7 +467,7 @@ class _OneTable(OpenSnapshot):
             raise TableUnfit(
                 f"there is no table {self.sink.table}.",
                 safe="Nothing was read or written.",
-                command="create it, or set `create: true` in {file}",
+                command=f"create it, or {self.run.let_create}",
             )
         return self.run.columns(self._table.creation)
 
@@ -485,7 +487,8 @@ class _OneTable(OpenSnapshot):
         self.run.refuse_misfits(taken, self.sink.table)
         self.recipe = StageRecipe(**self.run.basics, source=self.run.source(taken), target=taken, sink=self.sink)
 
-    def holds(self, labels: tuple[str, ...]) -> tuple[str, str]:
+    def holds(self, labels: tuple[str, ...], *, fresh: bool) -> tuple[str, str]:
+        del fresh
         return (self.sink.table, "") if self._table.holds(labels) else ("", "")
 
 

@@ -15,10 +15,10 @@ from broken_transactions import SqliteTransactions
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.config.model import Batch
 from landonce.engine import task as tasks
 from landonce.engine.committing import Committing
-from landonce.engine.perform import Pushing
+from landonce.engine.perform import Inserting, Pushing
+from landonce.engine.publish import NoLetters
 from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
@@ -31,13 +31,12 @@ from landonce.protocol.claimed import Claimed
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.packing import Limits, Pace
+from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Await, LookAtClaims, LookAtTables, Resolve, Step, Surveyed, Write
-from landonce.query.performers import Inserting
-from landonce.query.pushing import Pushing as QueryPushing
+from landonce.protocol.steps import Await, LookAtClaims, LookAtTables, Resolve, Resolved, Step, Surveyed, Write
+from landonce.query.rows import QueryWorkers
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertTask, InsertWorker
 from landonce.sinks.wrapped.worker import WrappedRecipe
@@ -95,7 +94,7 @@ def test_tables_are_not_looked_at_for_a_driver_that_another_of_the_same_epoch_ha
     )
     run, nothing = SimpleNamespace(topics=()), lambda _: ()
     tables: Any = SimpleNamespace(own=None, run=run, tables=(), views=nothing, discover=lambda: (), holds=nothing)
-    performer = Committing(NOTHING, tables, NOTHING, NOTHING, kept)
+    performer = Committing(NOTHING, tables, QueryWorkers(), NOTHING, kept)
     assert performer.perform(LookAtTables(), mine) is not None
     with pytest.raises(Fenced):
         performer.perform(LookAtTables(), replace(mine, owner="me"))
@@ -153,7 +152,7 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
         pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=PushPlace(tmp_path / "ledger", "p"), shuffled=True
     )
     policy = Claimed("s", "f", once=True, block_rows=5, can_probe=can_probe, wait=sink.wait)
-    performer = QueryPushing(policy, Pace(Batch(), 0.0, 1), recipe, ledger)
+    performer = Pushing(policy, recipe, QueryWorkers(), NoLetters(), ledger)
     assert state.pending is not None
     came = Incoming(state.pending.blocks[0].ranges, state.cluster_id, state.topic_ids)
     machine = Machine(policy, ledger=state, surveyed=Surveyed(came, 0, Limits(5, 5), 0), step=Step.LOOK)
@@ -193,8 +192,12 @@ def test_rows_of_a_pending_block_prove_it_only_where_it_lands_whole(
 ) -> None:
     writer = SimpleNamespace(count=lambda _: rows, atomic=atomic)
     recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer))
-    performer = Inserting(Deduplicating("t", "f", once=True, block_rows=5), Pace(Batch(), 0.0, 1), recipe, NOTHING)
-    found = performer.found(Resolve(Plan(1, (BLOCK,), "f", 0, kind), (0,)), 0, LedgerState("p", "lineage"))
+    policy = Deduplicating("t", "f", once=True, block_rows=5)
+    performer = Inserting(policy, recipe, NOTHING, QueryWorkers(), NoLetters())
+    plan = Plan(1, (BLOCK,), "f", 0, kind)
+    resolved = performer.perform(Resolve(plan, (0,)), LedgerState("p", "lineage"))
+    assert isinstance(resolved, Resolved)
+    (found,) = resolved.found
     assert (found.landed, found.totals) == (whole, Totals(landed=rows) if whole else Totals())
 
 

@@ -13,7 +13,8 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.config.model import Batch
+from landonce.engine.perform import Pushing
+from landonce.engine.publish import NoLetters
 from landonce.errors import Fenced, OutcomeUnknown
 from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
 from landonce.protocol import ledger as states
@@ -22,10 +23,10 @@ from landonce.protocol.block_rows import Claim
 from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.ledger import LedgerState, Note, Totals
 from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.packing import Limits, Pace
+from landonce.protocol.packing import Limits
 from landonce.protocol.receipt import Receipt
 from landonce.protocol.steps import Asked, Change, Step, Surveyed
-from landonce.query.pushing import Pushing
+from landonce.query.rows import QueryWorkers
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
@@ -43,8 +44,9 @@ class World:
         sink = landonce.wrap(print, idempotent=idempotent, settles_within=600, name="s")
         self.performer = Pushing(
             Claimed("s", "f", once=True, block_rows=5, harmless=idempotent, wait=sink.wait),
-            Pace(Batch(), 0.0, 1),
             WrappedRecipe(pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=place, shuffled=True),
+            QueryWorkers(),
+            NoLetters(),
             ledger,
         )
 

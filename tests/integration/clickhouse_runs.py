@@ -58,6 +58,7 @@ class Pipeline:
     deadline: float = 0.5
     ledger: MemoryLedger = field(default_factory=lambda: MemoryLedger("orders"))
     before_write: Callable[[], None] = lambda: None
+    incoming = None
     heard: Heard = field(default_factory=Heard)
 
     def run(self) -> int:

@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import block, insert, make, parts, sink_for, wait_until
 
-from landonce.config.model import Batch
 from landonce.engine import perform
+from landonce.engine.publish import NoLetters
 from landonce.local import LocalClickHouse
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.packing import Pace
 from landonce.protocol.settle import Reply
 from landonce.protocol.steps import Await, Kill
-from landonce.query import performers as query_performers
+from landonce.query.rows import QueryWorkers
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.contract import Insert
 from landonce.testing.crashing import started
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.integration
 SPARK_WORKERS = True
 
 HELD = LedgerState("orders", "lineage")
-PATIENCE = 5_000
 NOTHING: Any = SimpleNamespace()
 Perform = Callable[[Any, LedgerState], Any]
 
@@ -38,10 +36,8 @@ def of_a_pipeline(target: ClickHouseTarget) -> Perform:
 
 
 def of_a_query(target: ClickHouseTarget) -> Perform:
-    pace = Pace(Batch(), PATIENCE / 1000, 1)
-    return query_performers.Inserting(
-        Deduplicating("t", "fingerprint", block_rows=1_000), pace, NOTHING, target
-    ).perform
+    policy = Deduplicating("t", "fingerprint", once=True, block_rows=1_000)
+    return perform.Inserting(policy, NOTHING, target, QueryWorkers(), NoLetters()).perform
 
 
 EACH = pytest.mark.parametrize("performer", [of_a_pipeline, of_a_query], ids=["pipeline", "query"])

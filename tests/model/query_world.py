@@ -80,7 +80,7 @@ class Queries(Model):
         return self.core.steps.Resolved(tuple(self._found(world, effect, index) for index in effect.indexes))
 
     def _found(self, world: World, effect: Any, index: int) -> Any:
-        """As `query.performers` asks: a block of a table without partitions is whole where any row of it is there."""
+        """As `engine.perform` asks: a block of a table without partitions is whole where any row of it is there."""
         rows = self._count(world.landed, effect.plan.blocks[index].ranges)
         whole = rows > 0 and self.scenario.table_partitions == 1 and effect.plan.kind.value == "deliver"
         return self.core.steps.Found(

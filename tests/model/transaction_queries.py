@@ -106,7 +106,7 @@ class DatabaseQueries(Brought):
             yield from super()._own_steps(world, agent, effect, who)
 
     def _found(self, world: Any, plan: Any, index: int) -> Any:
-        """As `query.performers` asks: the block's row says whether it landed."""
+        """As `engine.perform` asks: the block's row says whether it landed."""
         number = plan.blocks[index].number
         row = next((row for row in world.rows if (row.batch, row.number) == (plan.batch, number) and row.after), None)
         totals = self.receipts.values[row.receipt].totals if row is not None else self.core.ledger.Totals()

@@ -65,7 +65,7 @@ def driver(brokers: Brokers, folder: Path) -> Driver:
             settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
-            workers=SimpleNamespace(write=write),  # type: ignore[arg-type]
+            workers=SimpleNamespace(write=write, incoming=None),  # type: ignore[arg-type]
             letters=Letters(folder / "dead", "p"),
         ),
         pace=Pace(Batch(), 2.0, 1),

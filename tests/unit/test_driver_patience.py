@@ -53,6 +53,7 @@ class Anything:
 class SlowWorkers:
     clock: Clock
     given: list[int] = field(default_factory=list)
+    incoming: None = None
 
     def write(self, recipe: object, tasks: list[Task]) -> tuple[BlockResult, ...]:
         self.given.append(tasks[0].deadline - self.clock.at)

@@ -97,7 +97,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
             settings=Deduplicating("table", "fingerprint"),
             recipe=SimpleNamespace(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
-            workers=SimpleNamespace(),  # type: ignore[arg-type]
+            workers=SimpleNamespace(incoming=None),  # type: ignore[arg-type]
             letters=Letters(tmp_path / "dead", "p"),
         ),
         pace=Pace(Batch(), 2.0, 1),

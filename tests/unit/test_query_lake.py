@@ -14,17 +14,18 @@ from pyiceberg.types import LongType
 
 import landonce
 from landonce import errors
-from landonce.config.model import Batch
+from landonce.engine.committing import Committing
+from landonce.engine.publish import NoLetters
 from landonce.engine.task import write_rows
 from landonce.protocol import ledger as states
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.packing import Pace
+from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Receipt
 from landonce.protocol.snapshot import Snapshot
-from landonce.protocol.steps import CommitTables, Committed, Moved
-from landonce.query.lake import Committing
+from landonce.protocol.steps import CommitTables, Committed, LookAtTables, Looked, Moved
+from landonce.query.rows import QueryWorkers
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.commit import IcebergTable, check_visible
@@ -32,7 +33,9 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe
-from landonce.sinks.snapshot import StageTask, origin_of
+from landonce.sinks.run import Run
+from landonce.sinks.snapshot import StageTask, TableLedger, origin_of
+from landonce.sinks.worker import Basics
 
 P = Partition("t", 0)
 YIELDS = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()), ("id", pa.int64())])
@@ -63,6 +66,25 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
     receipt = write_rows(recipe.worker(task), task, pa.table(columns, schema=YIELDS)).receipt
     assert receipt is not None
     return receipt
+
+
+def performer_of(sink: Iceberg, ledger: TableLedger) -> Committing:
+    basics = Basics(
+        pipeline="q",
+        consumer=(),
+        dead_letters=Path(),
+        max_record_bytes=1000,
+        block_bytes=0,
+        select=(),
+        where=None,
+        shuffled=True,
+    )
+    tables = sink.to_sink("q").open(Run("q", ledger, basics, query=YIELDS))
+    tables.start()
+    tables.make_ready(None)
+    came = Incoming((Range(P, 0, 2),), "cluster", (("t", "id"),))
+    policy = Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10)
+    return Committing(policy, tables, QueryWorkers(came), NoLetters(), ledger)
 
 
 def test_a_table_that_is_not_there_yet_has_no_position(sink: Iceberg, tmp_path: Path) -> None:
@@ -105,24 +127,14 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
     bound = ledger.change(taken, states.bound(taken, "cluster", {"t": "id"}, {P: 0}))
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
-    place = sink.to_sink("q").place("db.t")
-    performer = Committing(
-        Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10),
-        Pace(Batch(), 0.0, 1),
-        sink.to_sink("q"),
-        place,
-        ledger,
-        YIELDS,
-    )
-    performer.admit(opened(sink))
-    performer.marked = ledger.table = IcebergTable(place, performer.building)
+    performer = performer_of(sink, ledger)
     receipt = written(sink, 0, 1)
     after = states.recorded(prepared, receipt.totals)
     with opened(sink).update_schema() as change:
         change.delete_column("id").add_column("id", LongType())
     assert isinstance(performer.perform(CommitTables(plan, (receipt,), (), after), prepared), Moved)
     assert opened(sink).scan().count() == 0
-    performer.admit(opened(sink))
+    assert isinstance(performer.perform(LookAtTables(), prepared), Looked)
     assert isinstance(performer.perform(CommitTables(plan, (written(sink, 0, 1),), (), after), prepared), Committed)
     assert sorted(row["id"] for row in opened(sink).scan().to_arrow().to_pylist()) == [0, 10]
 
@@ -141,16 +153,7 @@ def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg
     receipt = written(sink, 0, 1)
     plan = Plan(1, (Block((Range(P, 0, 2),), "db.t"),), "f", deadline=0)
     prepared = states.prepared(bound, plan)
-    performer = Committing(
-        Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10),
-        Pace(Batch(), 0.0, 1),
-        sink.to_sink("q"),
-        sink.to_sink("q").place("db.t"),
-        ledger,
-        YIELDS,
-    )
-    performer.admit(opened(sink))
-    performer.marked = ledger.table = IcebergTable(performer.place, performer.building)
+    performer = performer_of(sink, ledger)
     after = states.recorded(prepared, receipt.totals)
     performer.perform(CommitTables(plan, (receipt,), (), after), prepared)
     table = opened(sink)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,10 @@ from landonce import errors
 from landonce.protocol.match_ranges import Begun, Span, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
-from landonce.query.fit import declared, refuse_misfits
 from landonce.query.row_to_block import numbers
 from landonce.query.rows import ordered
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.run import Run, query_columns
 
 T = Partition("t", 0)
 
@@ -89,6 +90,11 @@ class TestRows:
         assert len(set(numbers(count))) == count
 
 
+def refuse_misfits(gives: pa.Schema, target: Schema, table: str) -> None:
+    nothing: Any = None
+    Run("q", nothing, nothing, query=gives).refuse_misfits(target, table)
+
+
 class TestColumns:
     def test_coordinates_go_by_two_sets_of_names(self) -> None:
         assert coordinates_of(["id", "offset", "topic", "partition"]) == ("topic", "partition", "offset")
@@ -108,7 +114,7 @@ class TestColumns:
 
     def test_rows_that_are_nothing_but_coordinates_make_no_table(self) -> None:
         with pytest.raises(errors.QueryRefused, match="nothing but coordinates"):
-            declared(pa.schema([("_topic", pa.string())]))
+            query_columns(pa.schema([("_topic", pa.string())]))
 
 
 class TestNames:

@@ -32,6 +32,7 @@ from landonce.sinks.iceberg.table import (
     require_spec,
     require_unchanged,
     upgrade_statement,
+    why_spark,
 )
 from landonce.sinks.iceberg.types import COLUMNS
 from landonce.sinks.iceberg.worker import (
@@ -77,10 +78,11 @@ class OpenIceberg(OpenSnapshot):
 
     def __init__(self, sink: IcebergSink, run: Run) -> None:
         super().__init__(run)
-        if run.parts is None:
-            raise TypeError("the tables of a query are opened by it")
         self._sink, self._config, self.follow = sink, sink.config, sink.follow
-        self.recipe = file_recipe(run.parts)
+        if run.parts is None:
+            self.recipe = FileRecipe(**run.basics, routing=sink.routing, tables=())
+        else:
+            self.recipe = file_recipe(run.parts)
         self._missing: tuple[str, ...] = ()
         """Tables that the file names, and that are to be created."""
         self._planned: tuple[TableRecipe, ...] = ()
@@ -106,7 +108,7 @@ class OpenIceberg(OpenSnapshot):
             elif self._config.create:
                 self._missing = (*self._missing, name)
             else:
-                raise no_table(name)
+                raise no_table(name, self.run.let_create)
 
     def columns_to_make(self) -> Columns | None:
         """What a sample shows is made so that readers can tell it apart."""
@@ -137,7 +139,8 @@ class OpenIceberg(OpenSnapshot):
             for name in self._missing:
                 self._create(name, made)
             self._missing = self._planned = ()
-        self._upgrade()
+        if self.run.query is None:
+            self._upgrade()
         if self.own is not None:
             self.own.table = self.table(self.tables[0])
 
@@ -176,13 +179,13 @@ class OpenIceberg(OpenSnapshot):
         if isinstance(table, IcebergTable) and table.loaded is not None:
             self._refresh(self.tables[0], table.loaded)
 
-    def holds(self, labels: tuple[str, ...]) -> tuple[str, str]:
+    def holds(self, labels: tuple[str, ...], *, fresh: bool) -> tuple[str, str]:
         """Of the tables that the file names or that fit its template."""
         branch = self._config.branch
         with catalog_errors(self._sink.spec):
             for name in (*self._sink.static, *self._sink.dynamic()):
                 table = self._place(name).load()
-                writer = filled_by(table, branch)
+                writer = filled_by(table, branch) if fresh else ""
                 if writer or holds(table, branch, labels):
                     return name, writer
         return "", ""
@@ -210,6 +213,8 @@ class OpenIceberg(OpenSnapshot):
 
     def tidy(self, epoch: int) -> None:
         """Removes the staging branches that earlier drivers left; from now on, of every table when it is opened."""
+        if self.run.query is not None:  # its Spark may not have Iceberg's runtime
+            return
         self._epoch = epoch
         for name in self.tables:
             self._drop_old_stages(name, self._place(name).load())
@@ -259,9 +264,23 @@ class OpenIceberg(OpenSnapshot):
             self._update_recipe(name, table)
 
     def _update_recipe(self, name: str, table: Table) -> None:
-        tables = {**self.recipe.by_name(), name: table_recipe(self._config, name, table, self.run.landing)}
+        declared = self.run.landing if self.run.query is None else None
+        tables = {**self.recipe.by_name(), name: table_recipe(self._config, name, table, declared)}
+        if self.run.query is not None:
+            self._refuse_for_query(name, table, tables[name])
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
         self._opened[name] = table
+
+    def _refuse_for_query(self, name: str, table: Table, recipe: TableRecipe) -> None:
+        """Raises where landonce's own writer cannot write the table, or rows of the query do not fit it."""
+        require_spec(self._config, name, table)
+        if recipe.scratch is not None:
+            raise TableUnfit(
+                f"{name}: Spark's own writer is needed for it, since {why_spark(table)}, and queries are written by landonce's.",
+                safe="Nothing was written.",
+                command="write a pipeline file for it, which takes row-wise SQL, too; or name another table",
+            )
+        self.run.refuse_misfits(recipe.schema, name)
 
     def _upgrade(self) -> None:
         """A table of format version 3 is created in version 2, the newest that PyIceberg creates, and upgraded by Spark."""

@@ -96,6 +96,11 @@ class IcebergSink(Sink):
     def changes_rows(self) -> bool:
         return self.config.changes is not None
 
+    @property
+    def no_query(self) -> str:
+        one = self.config.one_table
+        return super().no_query if one else f"{self} stands for many tables, and a query is delivered to one."
+
     def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
         del where, name
         return self.own_ledger()

@@ -281,9 +281,9 @@ def _readable(written: TableSchema, now: TableSchema) -> bool:
     )
 
 
-def no_table(name: str) -> TableUnfit:
+def no_table(name: str, create: str = "set `create: true` in {file}") -> TableUnfit:
     return TableUnfit(
         f"the catalog has no table {name}, or the user may not see it.",
         safe="Nothing was read or written.",
-        command="create it, or set `create: true` in {file}",
+        command=f"create it, or {create}",
     )

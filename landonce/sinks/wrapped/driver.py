@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
@@ -12,7 +13,7 @@ from landonce.protocol import operate
 from landonce.protocol.block_rows import Mark, PushRow, Spot, over
 from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.operations import Choice, Operations, nothing_to_settle
@@ -109,16 +110,25 @@ class OpenWrapped(OpenClaimed):
         if self.run.parts is not None:
             wrapped_recipe(self.run.parts)
             ledger_reachable(self.run.parts, remote=self.run.remote)
+        elif self.run.remote and isinstance(self.ledger.address.where, Path):
+            raise ConfigError(
+                "ledger: a SQLite file is one of this machine, and the query's workers, which claim blocks in it, run on others.",
+                command="name a PostgreSQL URL",
+            )
         need_picklable(self.sink)
 
     def spark(self) -> SparkNeeds:
         return SparkNeeds(("landonce.sinks.wrapped.worker",))
 
     def make_ready(self, columns: Columns | None) -> None:
-        """Nothing but the expressions decides about the columns that `select` makes."""
+        """Nothing but the expressions decides about the columns that `select` makes. Rows of a query are pushed as they are."""
         del columns
         if self.run.parts is None:
-            raise TypeError("a query opens its sink by itself")
+            given = Schema(tuple(Field(each.name, each.type) for each in self.run.query or ()))
+            self.recipe = WrappedRecipe(
+                **self.run.basics, source=given, target=given, sink=self.sink, ledger=self.ledger.address
+            )
+            return
         recipe = wrapped_recipe(self.run.parts)
         if recipe.select:
             made = tuple(replace(each, required=False) for each in self.run.select_columns().fields)
