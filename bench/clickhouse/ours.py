@@ -25,7 +25,7 @@ from landonce.sinks.clickhouse.connection import Form
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.worker import ClickHouseWriter
-from landonce.sinks.parts import open_parts
+from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline, parse
 
 PIPELINE = Template("""\
@@ -47,7 +47,7 @@ def pipeline_text(clickhouse: LocalClickHouse, bootstrap_servers: str, table: st
 def make_template(config: Pipeline) -> None:
     """The table that the pipeline file asks for."""
     parts = open_parts(config)
-    with closing(parts.ledger), closing(parts.deduplicating.target()) as target:
+    with closing(parts.ledger), closing(clickhouse_of(parts).target()) as target:
         target.create(parse_schema(SCHEMA))
 
 
@@ -56,7 +56,7 @@ def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once:
     began = time.monotonic()
     parts = open_parts(config)
     if not exactly_once:
-        parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(parts.deduplicating))
+        parts = replace(parts, ledger=MemoryLedger(config.pipeline), sink=plain(clickhouse_of(parts)))
     with closing(parts.ledger), driver_of(parts, lambda: session, Silent(), once=True) as driver:
         totals = driver.run()
         seconds = time.monotonic() - began
@@ -67,6 +67,11 @@ def land(session: SparkSession, config: Pipeline, records: int, *, exactly_once:
 
 def config_for(clickhouse: LocalClickHouse, bootstrap_servers: str, table: str, folder: Path) -> Pipeline:
     return parse(pipeline_text(clickhouse, bootstrap_servers, table), folder / "bench.yaml")
+
+
+def clickhouse_of(parts: Parts) -> ClickHouseSink:
+    assert isinstance(parts.sink, ClickHouseSink)
+    return parts.sink
 
 
 def plain(sink: ClickHouseSink) -> ClickHouseSink:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +22,7 @@ from landonce.protocol.target import ahead
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
-from landonce.sinks.contract import Finding, Level, Looking, Sink, Target, look_by_name
+from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.run import run_of
@@ -70,31 +71,24 @@ def ledger_and_position(run: CheckRun) -> Sections:
     yield "position", position(run)
 
 
-def of_deduplicating(run: CheckRun) -> Sections:
+def of_deduplicating(run: CheckRun, sink: DeduplicatingSink) -> Sections:
     """A target that deduplicates: the ledger, the table, what becomes of records, and the position."""
-    sink = run.parts.deduplicating
     with closing(sink.target()) as target:
         yield "ledger", outside_ledger(run)
-        yield "table", _target_table(run, target)
+        yield "table", _target_table(run, sink, target)
         if run.table:
-            yield "records", _target_records(run, target)
+            yield "records", _target_records(run, sink, target)
         yield "position", _target_position(run, target)
 
 
-def _target_table(run: CheckRun, target: Target) -> Findings:
-    sink = run.parts.deduplicating
+def _target_table(run: CheckRun, sink: DeduplicatingSink, target: Target) -> Findings:
     findings = target.check() if target.exists() else None
-    created = _creatable(run, target) if sink.create else None
+    created = chain(target.creatable(), to_be_created(run, sink.creation)) if sink.create else None
     yield from table(run, findings, sink.identity, created)
 
 
-def _creatable(run: CheckRun, target: Target) -> Findings:
-    yield from target.creatable()
-    yield from to_be_created(run, run.parts.deduplicating.creation)
-
-
-def _target_records(run: CheckRun, target: Target) -> Findings:
-    recipe = insert_recipe(run.parts, target.schema())
+def _target_records(run: CheckRun, sink: DeduplicatingSink, target: Target) -> Findings:
+    recipe = insert_recipe(run_of(run.parts), sink, target.schema())
     yield from records(run, recipe, recipe.source)
 
 

@@ -290,12 +290,12 @@ class DeduplicatingSink(Sink):
     def checks(self, run: CheckRun) -> Sections:
         from landonce.sinks import checking
 
-        return checking.of_deduplicating(run)
+        return checking.of_deduplicating(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.operations import LookingOperations
 
-        return LookingOperations(parts, sessions)
+        return LookingOperations(parts, sessions, self)
 
     def promise(self, config: Pipeline) -> Promise:
         from landonce.sinks.promise import of_deduplicating

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,12 +23,8 @@ from landonce.read.block import ReadBlock, Reader
 from landonce.read.rows import decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
-from landonce.sinks.declared import declared_schema, selected_from
-from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, declared_in, refuse_unfit
+from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, halted
-
-if TYPE_CHECKING:
-    from landonce.sinks.parts import Parts
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
@@ -55,22 +50,11 @@ class InsertRecipe(Recipe):
         return InsertWorker(self, task)
 
 
-def insert_recipe(parts: Parts, table: Schema) -> InsertRecipe:
+def insert_recipe(run: Run, sink: DeduplicatingSink, table: Schema) -> InsertRecipe:
     """What a record is decoded to and what the table takes, and that the one can become the other."""
-    config = parts.config
-    source = selected_from(config) if config.transform.select else declared_in(declared_schema(config), table)
-    return InsertRecipe(
-        pipeline=config.pipeline,
-        consumer=tuple(sorted(parts.consumer.items())),
-        source=source,
-        target=table,
-        sink=parts.deduplicating,
-        dead_letters=config.dead_letters.path,
-        max_record_bytes=config.source.kafka.max_record_bytes,
-        block_bytes=config.batch.block_bytes,
-        select=config.transform.select,
-        where=config.transform.where,
-    )
+    run.refuse_misfits(table, sink.identity)
+    wary = run.query is not None and not run.one_process
+    return InsertRecipe(**run.basics, source=run.source(table), target=table, sink=sink, wary=wary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +182,7 @@ class OpenDeduplicating(OpenSink):
 
     def _fit(self) -> InsertRecipe:
         refuse_unfit(self.target.check())
-        return self._recipe(self.target.schema())
+        return insert_recipe(self.run, self.sink, self.target.schema())
 
     def _made(self, columns: Schema) -> InsertRecipe:
         """Makes the table. One that turns out not to be fit is not left behind."""
@@ -213,16 +197,10 @@ class OpenDeduplicating(OpenSink):
             raise
 
     def _examined(self, table: Schema) -> InsertRecipe:
-        recipe = self._recipe(table)
+        recipe = insert_recipe(self.run, self.sink, table)
         if recipe.transforms:
             self.run.examine(recipe)
         return recipe
-
-    def _recipe(self, table: Schema) -> InsertRecipe:
-        self.run.refuse_misfits(table, self.sink.identity)
-        wary = self.run.query is not None and not self.run.one_process
-        source = self.run.source(table)
-        return InsertRecipe(**self.run.basics, source=source, target=table, sink=self.sink, wary=wary)
 
     def close(self) -> None:
         self.target.close()

@@ -19,7 +19,7 @@ from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.operate import Decision, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
-from landonce.sinks.contract import look_by_name, wait_out
+from landonce.sinks.contract import DeduplicatingSink, look_by_name, wait_out
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
@@ -251,15 +251,16 @@ def nothing_to_settle() -> NothingToDo:
 class LookingOperations(Operations):
     """A target that can be looked into, and that takes inserts with deadlines."""
 
+    sink: DeduplicatingSink
     no_fill = ""
 
     def fingerprint(self) -> str:
-        with closing(self.parts.deduplicating.target()) as target:
-            return insert_recipe(self.parts, target.schema()).fingerprint()
+        with closing(self.sink.target()) as target:
+            return insert_recipe(run_of(self.parts), self.sink, target.schema()).fingerprint()
 
     def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del stands
-        with closing(self.parts.deduplicating.target()) as target:
+        with closing(self.sink.target()) as target:
             return (
                 look_by_name(target, state, [(each, 0) for each in partitions]) if target.exists() else TargetView(())
             )
@@ -267,7 +268,7 @@ class LookingOperations(Operations):
     def give_up(self, plan: Plan, held: TargetView, ask: Callable[[], TargetView]) -> None:
         """No insert may begin or run on: nobody would ever look for its rows again. What was decided holds for the rows that were
         there."""
-        with closing(self.parts.deduplicating.target()) as target:
+        with closing(self.sink.target()) as target:
             wait_out(target, plan.deadline)
             target.kill()
         if held != ask():
@@ -278,7 +279,7 @@ class LookingOperations(Operations):
             )
 
     def count(self, ranges: Sequence[Range]) -> int | None:
-        return self.parts.deduplicating.writer().count(ranges)
+        return self.sink.writer().count(ranges)
 
 
 @dataclass

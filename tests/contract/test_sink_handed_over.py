@@ -106,7 +106,7 @@ def test_a_pending_plan_is_not_pushed_to_another_target(
         for each, sink in zip(sections, given, strict=True):
             parts = open_parts(parse(FILE.replace("{}", each), file), sink)
             with closing(parts.ledger):
-                prints.append(wrapped_recipe(parts).fingerprint())
+                prints.append(wrapped_recipe(parts, parts.sink).fingerprint())
     finally:
         sys.modules.pop("changed_sinks", None)
     state = prepared(ledger)

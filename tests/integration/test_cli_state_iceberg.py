@@ -261,7 +261,7 @@ class TestAcceptGap:
         (changed,) = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands).marks
         fan_out.roll_to(second, "db.a")
         with pytest.raises(Fenced, match=r"db\.a changed during this command"):
-            restate(parts.iceberg.place("db.a"), changed.view, changed.mark)
+            restate(parts.sink.place("db.a"), changed.view, changed.mark)
         assert fan_out.head("db.a") == second
 
     def test_a_lost_ledger_is_made_from_the_tables_first(self, fan_out, state):

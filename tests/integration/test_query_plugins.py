@@ -68,7 +68,9 @@ def site(
     package: Any = importlib.import_module(f"landonce_{name}")
     if name == "duckdb":
         path = tmp_path / "events.duckdb"
-        return Site(*here, package.DuckDb(path=path, table="events", create=True), lambda: in_duckdb(path), block_rows=8)
+        return Site(
+            *here, package.DuckDb(path=path, table="events", create=True), lambda: in_duckdb(path), block_rows=8
+        )
     path = tmp_path / "events"
     return Site(*here, package.Delta(table=str(path), create=True), lambda: in_delta(path), block_rows=8)
 

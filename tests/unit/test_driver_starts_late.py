@@ -34,7 +34,7 @@ def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
     view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, records)),))
     workers = SimpleNamespace(
         incoming=None,
-        write=lambda _, tasks: tuple(BlockResult(each.index, Fate.LANDED, Receipt(records, records)) for each in tasks)
+        write=lambda _, tasks: tuple(BlockResult(each.index, Fate.LANDED, Receipt(records, records)) for each in tasks),
     )
     return Driver(
         pipeline="p",

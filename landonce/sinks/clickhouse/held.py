@@ -26,6 +26,7 @@ from landonce.sinks.clickhouse.table import Table, describe
 from landonce.sinks.clickhouse.types import parse_type
 from landonce.sinks.deduplicating import InsertRecipe, insert_recipe
 from landonce.sinks.parts import Parts
+from landonce.sinks.run import run_of
 
 _HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64} AND _offset < {end:Int64}"
 _AT_ONCE = 20_000
@@ -45,7 +46,7 @@ def held(parts: Parts, sink: ClickHouseSink) -> ClickHouseTables:
     """The one table of the pipeline."""
     target = sink.target()
     try:
-        return ClickHouseTables(sink, insert_recipe(parts, target.schema()))
+        return ClickHouseTables(sink, insert_recipe(run_of(parts), sink, target.schema()))
     finally:
         target.close()
 

@@ -155,7 +155,7 @@ class _IcebergCheck:
     def records(self) -> Findings:
         """What a record becomes, for each table that is there and fit."""
         run, config, declared = self.run, self.sink.config, landing_schema(self.run.parts.config)
-        recipe = file_recipe(run.parts)
+        recipe = file_recipe(run.parts, self.sink)
         run.recipe = recipe
         checking.same_fingerprint(run, recipe)
         there = {name: each.table for name, each in self.tables.items() if each.table is not None}

@@ -52,9 +52,9 @@ _AT_ONCE = 8
 """How many tables are looked at at the same time."""
 
 
-def file_recipe(parts: Parts) -> FileRecipe:
+def file_recipe(parts: Parts, sink: IcebergSink) -> FileRecipe:
     """What the file says of records, before any table is looked at."""
-    config, sink = parts.config, parts.iceberg
+    config = parts.config
     declared = selected_from(config) if config.transform.select else declared_schema(config)
     by = sink.routing.field
     if config.transform.select and by is not None and "." in by:
@@ -82,7 +82,7 @@ class OpenIceberg(OpenSnapshot):
         if run.parts is None:
             self.recipe = FileRecipe(**run.basics, routing=sink.routing, tables=())
         else:
-            self.recipe = file_recipe(run.parts)
+            self.recipe = file_recipe(run.parts, sink)
         self._missing: tuple[str, ...] = ()
         """Tables that the file names, and that are to be created."""
         self._planned: tuple[TableRecipe, ...] = ()

@@ -70,7 +70,7 @@ class IcebergTables(HeldTables):
     def recipe(self) -> FileRecipe:
         """What the file says of records, and the columns of the existing tables."""
         tables = (self._recipe(name) for name in self.known())
-        return replace(file_recipe(self.parts), tables=tuple(each for each in tables if each is not None))
+        return replace(file_recipe(self.parts, self.sink), tables=tuple(each for each in tables if each is not None))
 
     @property
     def routing(self) -> Routing:

@@ -68,7 +68,7 @@ class IcebergOperations(Operations):
         return Kept(words, {"table": table, "branch": branch, "uuid": uuid_, "snapshot": snapshot})
 
     def fingerprint(self) -> str:
-        return file_recipe(self.parts).fingerprint()
+        return file_recipe(self.parts, self.sink).fingerprint()
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         return tuple(each.view for each in self._seen(state))

@@ -76,7 +76,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         **run_of(parts).basics,
         source=source,
         target=target,
-        sink=replace(parts.sql, jsonb=table.jsonb()),
+        sink=replace(table.sink, jsonb=table.jsonb()),
         changes=section.meaning.decoding() if section.meaning is not None else None,
         evolve=section.evolve,
         declared=declared.fingerprint() if declared is not None else "",
@@ -90,7 +90,7 @@ def _refuse_key(source: Schema, section: Sql, parts: Parts) -> None:
     try:
         decoder_of(
             source,
-            parts.sql.key,
+            section.key,
             section.meaning.decoding() if section.meaning is not None else None,
             max_record_bytes=parts.config.source.kafka.max_record_bytes,
         )

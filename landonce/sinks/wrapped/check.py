@@ -7,22 +7,22 @@ from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.wrapped.driver import claimed_blocks, ledger_reachable, wrapped_recipe
-from landonce.sinks.wrapped.sink import need_picklable
+from landonce.sinks.wrapped.sink import WrappedSink, need_picklable, needed
 
 
-def sections(run: CheckRun) -> Sections:
+def sections(run: CheckRun, sink: WrappedSink) -> Sections:
     """In the order in which a start would meet them."""
-    yield "ledger", _ledger(run)
-    yield "sink", _sink(run)
-    yield "records", _records(run)
+    yield "ledger", _ledger(run, sink)
+    yield "sink", _sink(needed(sink))
+    yield "records", _records(run, sink)
     yield "position", checking.position(run)
 
 
-def _ledger(run: CheckRun) -> Findings:
+def _ledger(run: CheckRun, sink: WrappedSink) -> Findings:
     yield from checking.outside_ledger(run)
     ledger_reachable(run.parts, remote=run.remote)
-    sink, state = run.parts.wrapped, run.state
-    for key in claimed_blocks(run.parts, state) if state is not None and not sink.idempotent else ():
+    state = run.state
+    for key in claimed_blocks(run.parts, state) if state is not None and not needed(sink).idempotent else ():
         yield Finding(
             Level.WARNING,
             f"block {key} was pushed and is not settled: it may be on its way, or nobody knows",
@@ -32,8 +32,7 @@ def _ledger(run: CheckRun) -> Findings:
         )
 
 
-def _sink(run: CheckRun) -> Findings:
-    sink = run.parts.wrapped
+def _sink(sink: WrappedSink) -> Findings:
     need_picklable(sink)
     yield Finding(Level.OK, f"{sink} can be sent to workers")
     if sink.idempotent or sink.can_probe:
@@ -46,8 +45,8 @@ def _sink(run: CheckRun) -> Findings:
     )
 
 
-def _records(run: CheckRun) -> Findings:
-    recipe = wrapped_recipe(run.parts)
+def _records(run: CheckRun, sink: WrappedSink) -> Findings:
+    recipe = wrapped_recipe(run.parts, sink)
     yield checking.decoded(recipe.source, recipe.max_record_bytes)
     pending = run.state.pending if run.state else None
     if pending is not None and pending.fingerprint != recipe.fingerprint():

@@ -19,11 +19,11 @@ from landonce.sinks.declared import declared_schema
 from landonce.sinks.operations import Choice, Operations, nothing_to_settle
 from landonce.sinks.parts import Parts
 from landonce.sinks.run import Columns, Run, SparkNeeds, run_of
-from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink, need_picklable
+from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink, need_picklable, needed
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
-def wrapped_recipe(parts: Parts) -> WrappedRecipe:
+def wrapped_recipe(parts: Parts, sink: WrappedSink) -> WrappedRecipe:
     """What a record is decoded to, and who gets it. What `select` makes of it is known once there is a session."""
     config = parts.config
     source = declared_schema(config)
@@ -33,7 +33,7 @@ def wrapped_recipe(parts: Parts) -> WrappedRecipe:
             command='declare it in {file}, for example `schema: "id BIGINT NOT NULL, word STRING"`',
         )
     ledger = PushPlace(config.outside_ledger.place, config.pipeline)
-    return WrappedRecipe(**run_of(parts).basics, source=source, target=source, sink=parts.wrapped, ledger=ledger)
+    return WrappedRecipe(**run_of(parts).basics, source=source, target=source, sink=needed(sink), ledger=ledger)
 
 
 def ledger_reachable(parts: Parts, *, remote: bool) -> None:
@@ -68,7 +68,7 @@ class WrappedOperations(Operations):
     no_fill = "there is nothing to fill: a block is pushed whole, and its row in the ledger says what became of it."
 
     def fingerprint(self) -> str:
-        return wrapped_recipe(self.parts).fingerprint()
+        return wrapped_recipe(self.parts, self.sink).fingerprint()
 
     def rows(self, state: LedgerState) -> tuple[PushRow, ...]:
         return block_rows(self.parts, state)
@@ -108,7 +108,7 @@ class OpenWrapped(OpenClaimed):
 
     def start(self) -> None:
         if self.run.parts is not None:
-            wrapped_recipe(self.run.parts)
+            wrapped_recipe(self.run.parts, self.sink)
             ledger_reachable(self.run.parts, remote=self.run.remote)
         elif self.run.remote and isinstance(self.ledger.address.where, Path):
             raise ConfigError(
@@ -129,7 +129,7 @@ class OpenWrapped(OpenClaimed):
                 **self.run.basics, source=given, target=given, sink=self.sink, ledger=self.ledger.address
             )
             return
-        recipe = wrapped_recipe(self.run.parts)
+        recipe = wrapped_recipe(self.run.parts, self.sink)
         if recipe.select:
             made = tuple(replace(each, required=False) for each in self.run.select_columns().fields)
             recipe = replace(recipe, target=Schema(made))

@@ -69,12 +69,7 @@ class WrappedSink(Sink):
     def open(self, run: Run) -> OpenWrapped:
         from landonce.sinks.wrapped.driver import OpenWrapped
 
-        if self is HANDED_OVER:
-            raise ConfigError(
-                "sink.wrapped.sink: is missing. The file leaves the sink to a program, and this command needs it.",
-                command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
-            )
-        return OpenWrapped(self, run)
+        return OpenWrapped(needed(self), run)
 
     def open_ledger(self, config: Pipeline) -> PushLedger:
         return PushPlace(config.outside_ledger.place, config.pipeline).open()
@@ -115,7 +110,7 @@ class WrappedSink(Sink):
     def checks(self, run: CheckRun) -> Sections:
         from landonce.sinks.wrapped.check import sections
 
-        return sections(run)
+        return sections(run, self)
 
     def operations(self, parts: Parts, sessions: Sessions) -> Operations:
         from landonce.sinks.wrapped.driver import WrappedOperations
@@ -159,6 +154,16 @@ class WrappedSink(Sink):
 
 HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent=False)
 """Replaces it in commands that only read the pipeline file. Nothing is pushed with it."""
+
+
+def needed(sink: WrappedSink) -> WrappedSink:
+    """The sink, unless the file leaves it to a program."""
+    if sink is HANDED_OVER:
+        raise ConfigError(
+            "sink.wrapped.sink: is missing. The file leaves the sink to a program, and this command needs it.",
+            command='run_pipeline(config, sink=…), or name the sink in {file}: `sink: {wrapped: {sink: "module:name"}}`',
+        )
+    return sink
 
 
 def wrap(
