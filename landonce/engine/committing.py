@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from landonce.engine.perform import Performer, Workers
 from landonce.engine.publish import Letters
@@ -17,7 +16,7 @@ from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
 from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
 from landonce.protocol.match_ranges import pieces_each
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import (
     Asked,
@@ -48,7 +47,7 @@ class Committing(Performer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
 
     settings: Snapshot
-    opened: OpenSnapshot
+    opened: OpenSnapshot[FileHandle]
     workers: Workers
     letters: Letters
     ledger: Ledger
@@ -187,7 +186,7 @@ class Committing(Performer):
     def _commit_all(
         self,
         effect: CommitTables,
-        files: dict[str, tuple[Any, ...]],
+        files: dict[str, tuple[FileHandle, ...]],
         started: Floors,
         through: int | None,
     ) -> Committed | Moved:
@@ -226,9 +225,9 @@ def _different(views: Iterable[TableView]) -> None:
             )
 
 
-def files_of(receipts: Iterable[Receipt]) -> dict[str, tuple[Any, ...]]:
+def files_of(receipts: Iterable[Receipt]) -> dict[str, tuple[FileHandle, ...]]:
     """All files of a batch, by table."""
-    files: dict[str, tuple[Any, ...]] = {}
+    files: dict[str, tuple[FileHandle, ...]] = {}
     for receipt in receipts:
         for table, written in receipt.files:
             files[table] = files.get(table, ()) + written

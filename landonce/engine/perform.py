@@ -47,7 +47,7 @@ from landonce.protocol.transactional import Transactional
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
-from landonce.sinks.transactional import Again, OpenTransactional, TransactionTask
+from landonce.sinks.transactional import ExamineAgain, OpenTransactional, TransactionTask
 from landonce.sinks.worker import Recipe, Task
 
 _PAUSE = 1.0
@@ -266,12 +266,10 @@ class Transacting(Performer):
             return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
 
         results = write_rest(effect.plan, effect.indexes, self.opened.blocks(effect.plan.batch), write)
-        return self._again(results) if any(each.wants is Again.TABLE for each in results) else results
-
-    def _again(self, results: tuple[BlockResult, ...]) -> tuple[BlockResult, ...]:
-        """The table was altered: whatever blocks wait for, they ask for it again, of the table as it is now."""
-        self.opened.examine_again()
-        why = Again.TABLE.value
+        if not any(isinstance(want, ExamineAgain) for each in results for want in each.wants):
+            return results
+        self.opened.examine_again()  # whatever blocks wait for, they ask for it again, of the table as it is now
+        why = "the table was altered, and has to be examined again"
         return tuple(
             BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.WAITING else each for each in results
         )

@@ -107,8 +107,7 @@ def _read(reader: Reader, recipe: Recipe | Reading, task: Task) -> ReadBlock:
 
 def _written(recipe: Recipe, task: Task, worker: BlockWorker, block: ReadBlock) -> BlockResult:
     """Stages dead letters, has the sink write the rows, and returns the receipt; or what the driver must do first."""
-    wants = worker.wants(block)
-    if wants is not None:
+    if wants := worker.wants(block):
         return BlockResult(task.index, Fate.WAITING, wants=wants)
     letters = stage_letters(recipe, task, block.rejected, block.messages)
     reach("stage.after")

@@ -480,7 +480,7 @@ def prepare(machine: Machine, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 def _after_write(machine: Machine, results: tuple[BlockResult, ...]) -> Next:
     machine = replace(machine, receipts=machine.receipts_with(results))
-    wants = tuple(result.wants for result in results if result.fate is Fate.WAITING)
+    wants = tuple(want for result in results if result.fate is Fate.WAITING for want in result.wants)
     return do(machine, Open(wants)) if wants else machine.policy.wrote(machine, results)
 
 

@@ -12,12 +12,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import NewType
 
 from landonce.errors import LandonceError, Unbalanced
 from landonce.protocol.blocks import Block
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition
+
+FileHandle = NewType("FileHandle", object)
+"""What a sink's worker wrote for a table, and its driver's part commits. Nobody between them looks inside."""
+
+
+class Want:
+    """What a sink's driver must do before a block that waits can be written: make a table, add columns. Each sink has its own."""
+
 
 _COUNTS = ("read", "landed", "filtered", "dead_lettered", "dead_letters", "refused", "bytes_read")
 
@@ -37,7 +45,7 @@ class Receipt:
     reasons: Reasons = ()
     """Why, of all of them."""
     bytes_read: int = 0
-    files: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    files: tuple[tuple[str, tuple[FileHandle, ...]], ...] = ()
     """The files that were written, by table. They count once the driver has committed them."""
     tops: tuple[tuple[str, tuple[tuple[Partition, int], ...]], ...] = ()
     """The highest offset of the rows in these files, by table and partition."""
@@ -98,7 +106,7 @@ class BlockResult:
     receipt: Receipt | None = None
     error: LandonceError | None = None
     why: str = ""
-    wants: Any = None
+    wants: tuple[Want, ...] = ()
     """What must be done before a block that waits can be written."""
 
 

@@ -32,7 +32,7 @@ from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import BlockResult, Receipt
+from landonce.protocol.receipt import BlockResult, Receipt, Want
 from landonce.protocol.settle import Mode
 from landonce.protocol.source import SourceView
 from landonce.protocol.target import TargetView
@@ -203,7 +203,7 @@ class Write:
 class Open:
     """Make the tables and add the columns that the workers asked for. Reply: whether there are new tables, which may have to evolve."""
 
-    wants: tuple[object, ...]
+    wants: tuple[Want, ...]
     step = Step.OPEN
 
 

@@ -17,9 +17,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from landonce.errors import ConfigError, TableReplaced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
@@ -28,7 +29,7 @@ from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, ke
 from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
 from landonce.protocol.ranges import Partition
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.route import Routing, Rule
 from landonce.read.rows import NOWHERE, decode_by, fit_to
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
 
+FileT = TypeVar("FileT", default=Any)
+"""What a worker's part of a sink says of a file that it wrote, picklable. Its driver's part gets it back."""
+VersionT = TypeVar("VersionT", default=Any)
+"""The version of a table, as its sink compares it."""
 _CONFLICTS = 50
 """Attempts in a row that other writers may win before the driver hears of it. It waits, and tries again."""
 
@@ -51,7 +56,7 @@ Judge = Callable[[OwnView], Verdict]
 """Says whether an attempt may be made, or raises. It must see the very metadata that the attempt is made against."""
 
 
-class MarkedTable(ABC):
+class MarkedTable(ABC, Generic[FileT]):
     """One table that carries the marks of one pipeline, as the driver sees it. Opening asks nothing."""
 
     name: str
@@ -65,7 +70,7 @@ class MarkedTable(ABC):
         self,
         judge: Judge,
         mark: Mark,
-        files: tuple[Any, ...],
+        files: tuple[FileT, ...],
         *,
         valid_through: int | None = None,
         note: Note | None = None,
@@ -100,14 +105,14 @@ def table_view(name: str, own: OwnView | None) -> TableView:
     return TableView(name, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
 
 
-class TableLedger(Ledger):
+class TableLedger(Ledger, Generic[FileT]):
     """Keeps one pipeline's state in the commits of the table that it writes: position and epoch change with the rows, or not at all.
 
     A pending plan is never kept: nothing of it can land but in the commit that also moves the position, so a driver that starts may plan
     again.
     """
 
-    def __init__(self, table: MarkedTable, pipeline: str, *, follow: bool = True) -> None:
+    def __init__(self, table: MarkedTable[FileT], pipeline: str, *, follow: bool = True) -> None:
         self.pipeline = pipeline
         self.table = table
         self._follow = follow
@@ -171,7 +176,7 @@ class TableLedger(Ledger):
         self,
         old: LedgerState,
         new: LedgerState,
-        files: tuple[Any, ...] = (),
+        files: tuple[FileT, ...] = (),
         *,
         started: Floors | None = None,
         letters: tuple[str, ...] | None = None,
@@ -227,10 +232,10 @@ class TableLedger(Ledger):
 # On the driver.
 
 
-class OpenSnapshot(OpenSink):
+class OpenSnapshot(OpenSink, Generic[FileT]):
     """The tables of a pipeline, opened on the driver."""
 
-    own: TableLedger | None
+    own: TableLedger[FileT] | None
     """The one table's own ledger, where it is one."""
     follow = True
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
@@ -247,7 +252,7 @@ class OpenSnapshot(OpenSink):
         """Those that workers write for."""
 
     @abstractmethod
-    def table(self, name: str) -> MarkedTable:
+    def table(self, name: str) -> MarkedTable[FileT]:
         """One of them, or one that the ledger knows."""
 
     def views(self, names: Iterable[str]) -> tuple[TableView, ...]:
@@ -268,7 +273,7 @@ class OpenSnapshot(OpenSink):
         return "", ""
 
     def commit(
-        self, expected: TableView, mark: Mark, files: tuple[Any, ...], valid_through: int | None
+        self, expected: TableView, mark: Mark, files: tuple[FileT, ...], valid_through: int | None
     ) -> tuple[bool, TableView]:
         """A batch's files for one table, where the ledger is outside: False if its mark is not the expected one. With it, the table as it
         is."""
@@ -280,7 +285,7 @@ class OpenSnapshot(OpenSink):
         judged, seen = self.table(name).commit(judge, mark, files, valid_through=valid_through)
         return judged is not Verdict.MOVED, table_view(name, seen)
 
-    def add(self, wants: Iterable[object]) -> bool:
+    def add(self, wants: Iterable[Want]) -> bool:
         """Makes the tables and adds the columns that blocks wait for (`BlockWorker.wants`). Says whether there are new tables, which may
         have to evolve, too."""
         del wants
@@ -292,20 +297,20 @@ class OpenSnapshot(OpenSink):
     def tidy(self, epoch: int) -> None:
         """The pipeline is taken: removes what earlier drivers left."""
 
-    def clear(self, files: Mapping[str, tuple[Any, ...]]) -> None:
+    def clear(self, files: Mapping[str, tuple[FileT, ...]]) -> None:
         """A batch is committed: removes what only waited for that."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class Seen(Generic[VersionT]):
     """What one look found, and the version of the table that it was found in."""
 
     view: OwnView
-    version: Any
+    version: VersionT
     """What `attempt` compares. landonce does not read it."""
 
 
-class SnapshotTable(MarkedTable):
+class SnapshotTable(MarkedTable[FileT], Generic[FileT, VersionT]):
     """The one table of a `SnapshotSink`. Every method may raise `TargetUnavailable`: then nothing is known.
 
     An author says how the table is read (`look`) and how one commit is tried (`attempt`), and never decides whether it may be made.
@@ -328,7 +333,7 @@ class SnapshotTable(MarkedTable):
         """Whether the table can hold the guarantee. Reads only."""
 
     @abstractmethod
-    def look(self) -> Seen | None:
+    def look(self) -> Seen[VersionT] | None:
         """The table as it is now, read again from where it is kept. None if there is none.
 
         `view.mark` is the newest mark in the history of what the table holds; a rollback removes marks from it. `view.copy` is the last mark
@@ -336,7 +341,7 @@ class SnapshotTable(MarkedTable):
         """
 
     @abstractmethod
-    def attempt(self, seen: Seen, mark: Mark, files: Sequence[Any], note: Note | None) -> bool:
+    def attempt(self, seen: Seen[VersionT], mark: Mark, files: Sequence[FileT], note: Note | None) -> bool:
         """One atomic commit of the files, the mark, its copy, and the note for the journal. Without files, it changes the state alone.
 
         It takes effect only if the table still has the version that was seen. True: it has taken effect. False: certainly it has not, or a
@@ -360,7 +365,7 @@ class SnapshotTable(MarkedTable):
         self,
         judge: Judge,
         mark: Mark,
-        files: tuple[Any, ...],
+        files: tuple[FileT, ...],
         *,
         valid_through: int | None = None,
         note: Note | None = None,
@@ -379,7 +384,7 @@ class SnapshotTable(MarkedTable):
             time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
         raise TargetUnavailable(f"other writers of {self.name} were faster {_CONFLICTS} times in a row.")
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> Seen[VersionT]:
         seen = self.look()
         if seen is None:
             raise TableReplaced(
@@ -390,7 +395,7 @@ class SnapshotTable(MarkedTable):
         return seen
 
 
-class SnapshotSink(Sink):
+class SnapshotSink(Sink, Generic[FileT]):
     """One table that commits atomically. Its section's `ledger_place` is `IN_COMMIT` where the file names no ledger."""
 
     guarantee = Guarantee.SNAPSHOT
@@ -400,15 +405,15 @@ class SnapshotSink(Sink):
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
 
     @abstractmethod
-    def open_table(self) -> SnapshotTable:
+    def open_table(self) -> SnapshotTable[FileT]:
         """On the driver."""
 
     @abstractmethod
-    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[Any, ...], int]:
+    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[FileT, ...], int]:
         """On a worker: writes files that nobody sees yet. Returns what `commit` needs to add them (picklable), and how many rows they
         hold by what the files themselves say."""
 
-    def open(self, run: Run) -> OpenSnapshot:
+    def open(self, run: Run) -> OpenSnapshot[FileT]:
         return _OneTable(self, run)
 
     def open_ledger(self, config: Pipeline) -> Ledger:
@@ -437,12 +442,12 @@ class SnapshotSink(Sink):
         return SnapshotOperations(parts, sessions, self)
 
 
-class _OneTable(OpenSnapshot):
+class _OneTable(OpenSnapshot[FileT]):
     """The one table of a `SnapshotSink`."""
 
     recipe: StageRecipe
 
-    def __init__(self, sink: SnapshotSink, run: Run) -> None:
+    def __init__(self, sink: SnapshotSink[FileT], run: Run) -> None:
         super().__init__(run)
         self.sink, self.follow = sink, sink.follow
         self._table = sink.open_table()
@@ -451,7 +456,7 @@ class _OneTable(OpenSnapshot):
     def tables(self) -> tuple[str, ...]:
         return (self.sink.table,)
 
-    def table(self, name: str) -> MarkedTable:
+    def table(self, name: str) -> MarkedTable[FileT]:
         if name != self.sink.table:
             raise TableReplaced(
                 f"the ledger knows a table {name}, and the pipeline file names {self.sink.table}.",
@@ -604,8 +609,11 @@ class StageWorker(BlockWorker):
         )
 
 
-def staged(block: ReadBlock, receipt: Receipt, files: tuple[tuple[str, tuple[Any, ...]], ...], landed: int) -> Receipt:
+def staged(
+    block: ReadBlock, receipt: Receipt, files: tuple[tuple[str, tuple[FileT, ...]], ...], landed: int
+) -> Receipt:
     """The receipt of a block whose files are written, and not committed yet."""
+    written = tuple((name, tuple(FileHandle(each) for each in some)) for name, some in files)
     tops = tuple((name, tuple(sorted(each.items()))) for name, each in sorted(block.tops.items()))
     latest = tuple(sorted(block.latest.items()))
-    return replace(receipt, landed=landed, files=files, tops=tops, latest=latest)
+    return replace(receipt, landed=landed, files=written, tops=tops, latest=latest)

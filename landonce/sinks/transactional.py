@@ -21,7 +21,7 @@ from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol import transact
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanced
 from landonce.protocol.target import TargetView
 from landonce.protocol.transact import Stage, Transacting
 from landonce.read.block import ReadBlock, Reader
@@ -72,10 +72,8 @@ class Altered(Exception):
     """The table was altered after the driver examined it. Nothing was written."""
 
 
-class Again(str, Enum):
-    """What a block waits for, other than new columns."""
-
-    TABLE = "the table was altered, and has to be examined again"
+class ExamineAgain(Want):
+    """The table was altered, and has to be examined again."""
 
 
 class BlockTransaction(ABC):
@@ -426,7 +424,7 @@ class OpenTransactional(OpenSink):
         """The table was altered while the pipeline runs."""
         self.recipe = self.examined()
 
-    def add(self, wants: Iterable[object]) -> None:
+    def add(self, wants: Iterable[Want]) -> None:
         """Adds the columns that blocks wait for (`BlockWorker.wants`), and examines the table again."""
         del wants
         self.examine_again()

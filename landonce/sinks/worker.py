@@ -20,7 +20,7 @@ from landonce import errors
 from landonce.config.secrets import redact
 from landonce.protocol.blocks import Block
 from landonce.protocol.ranges import Range, label_of
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.formats.json import decode
 from landonce.read.schema.fields import Schema
@@ -147,10 +147,10 @@ class BlockWorker(ABC):
     def reader(self) -> Reader:
         """How records, or rows that expressions made of them, become rows of the sink's tables."""
 
-    def wants(self, block: ReadBlock) -> object | None:
-        """What the driver must do before this block can be written: make a table, add columns. None: nothing."""
+    def wants(self, block: ReadBlock) -> tuple[Want, ...]:
+        """What the driver must do before this block can be written."""
         del block
-        return None
+        return ()
 
     def run_again(self) -> BlockResult | None:
         """For a task that Spark runs again, or a second time beside the first: its result, if it must not write. None: it may."""

@@ -295,7 +295,7 @@ def values(block: PushedBlock) -> list[tuple[object, ...]]:
 Version = dict[str, Any]
 
 
-class FolderTable(SnapshotTable):
+class FolderTable(SnapshotTable[str, tuple[int, Version]]):
     """The folder as the driver sees it."""
 
     def __init__(self, folder: Path, pipeline: str) -> None:
@@ -326,14 +326,14 @@ class FolderTable(SnapshotTable):
     def check(self) -> tuple[Finding, ...]:
         return (Finding(Level.OK, f"rows go to {self.folder}"),)
 
-    def look(self) -> Seen | None:
+    def look(self) -> Seen[tuple[int, Version]] | None:
         if not versions(self.folder):
             return None
         number, version = self.newest()
         mark, copy = (self.mark_in(version[name]) for name in ("marks", "copies"))
         return Seen(OwnView(version["id"], mark, copy), (number, version))
 
-    def attempt(self, seen: Seen, mark: Mark, files: Sequence[str], note: Note | None) -> bool:
+    def attempt(self, seen: Seen[tuple[int, Version]], mark: Mark, files: Sequence[str], note: Note | None) -> bool:
         number, version = seen.version
         entry = {self.pipeline: [number + 1, mark_to_text(mark)]}
         notes = [*version["notes"].get(self.pipeline, []), *([[note.at, note.action, note.detail]] if note else [])]
@@ -363,7 +363,7 @@ class FolderTable(SnapshotTable):
 
 
 @dataclass(frozen=True)
-class FolderSink(SnapshotSink):
+class FolderSink(SnapshotSink[str]):
     """Rows of one table in one folder."""
 
     folder: Path
@@ -381,7 +381,7 @@ class FolderSink(SnapshotSink):
     def open_table(self) -> FolderTable:
         return self.opens(self.folder, self.pipeline)
 
-    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[Any, ...], int]:
+    def stage(self, rows: pa.Table, origin: Origin) -> tuple[tuple[str, ...], int]:
         name = origin.file_name()
         try:
             topics = rows.column("_topic").cast(pa.string())  # may be a dictionary

@@ -99,7 +99,7 @@ class Effects(Drivers):
         return held[0] if held else ""
 
     def _open(self, world: Lake, agent: Agent, effect: Any) -> Lake | Violation:
-        for table in {each for wants in effect.wants for each in wants}:
+        for table in set(effect.wants):
             world = self.touch(world, table, self.tables.made(world.tables[table]))
         return self.go_on(world, agent, "opened", lambda: False)
 

@@ -371,13 +371,13 @@ class Transactions:
     def _report(self, world: Base, worker: Worker, told: tuple[Any, Any]) -> Base:
         fates, job = self.core.receipt.Fate, self.jobs.values[worker.job]
         fate, more = told
-        receipt = error = wants = None
+        receipt, error, wants = None, None, ()
         if fate is fates.LANDED:
             receipt = self.receipts.values[job.receipt if more is None else int(more)]
         elif fate is fates.HALTED:
             error = self.__dict__.setdefault("_fenced", errors.Fenced("the block is another's"))
         elif fate is fates.WAITING:
-            wants = more
+            wants = (more,)
         result = self.results.of(self.core.receipt.BlockResult(job.index, fate, receipt, error, wants=wants))
         for agent in world.drivers:
             if agent.number == worker.heard and agent.results is not None:

@@ -14,7 +14,7 @@ from landonce_delta.table import DeltaLog, StagedFile, telling
 
 
 @dataclass(frozen=True)
-class DeltaSink(SnapshotSink):
+class DeltaSink(SnapshotSink[StagedFile]):
     """One Delta table. Holds an address, and nothing that is open."""
 
     table: str

@@ -34,7 +34,7 @@ class StagedFile:
     rows: int
 
 
-class DeltaLog(SnapshotTable):
+class DeltaLog(SnapshotTable[StagedFile, DeltaTable]):
     """One table, for one pipeline. Each look reads the log again."""
 
     def __init__(self, uri: str, options: dict[str, str], pipeline: str) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.receipt import Want
 from landonce.read.formats.json.decode import JsonDecoder, blocks
 from landonce.read.formats.json.rewrite import resolved
 from landonce.read.formats.json.structure import (
@@ -110,7 +111,7 @@ _BOOLEANS = np.array([ord("t"), ord("f")])
 
 
 @dataclass(frozen=True)
-class Evolution:
+class Evolution(Want):
     """What was found, by path: names of columns and struct fields, `element` in a list, `value` in a map."""
 
     added: tuple[tuple[Path, Shape], ...] = ()

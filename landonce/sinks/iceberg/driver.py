@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import TableView
+from landonce.protocol.receipt import Want
 from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
@@ -70,7 +71,7 @@ def file_recipe(parts: Parts, sink: IcebergSink) -> FileRecipe:
     )
 
 
-class OpenIceberg(OpenSnapshot):
+class OpenIceberg(OpenSnapshot[WrittenFile]):
     """The tables of a pipeline, opened on the driver."""
 
     recipe: FileRecipe
@@ -190,11 +191,11 @@ class OpenIceberg(OpenSnapshot):
                     return name, writer
         return "", ""
 
-    def add(self, wants: Iterable[object]) -> bool:
+    def add(self, wants: Iterable[Want]) -> bool:
         """Only the driver creates and evolves tables, once. Records of new tables were only sampled so far."""
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[Evolution]] = {}
-        for each in (each for some in wants if isinstance(some, tuple) for each in some if isinstance(each, Wants)):
+        for each in (each for each in wants if isinstance(each, Wants)):
             if each.evolution is not None:
                 evolutions.setdefault(each.table, []).append(each.evolution)
             else:

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from pyiceberg.table import Table
 
 from landonce.failpoints import reach
-from landonce.protocol.receipt import BlockResult, Fate, Receipt
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
 from landonce.read.route import Routing
@@ -98,7 +98,7 @@ class FileRecipe(Recipe):
 
 
 @dataclass(frozen=True)
-class Wants:
+class Wants(Want):
     """What must be done to a table before a block can be written."""
 
     table: str
@@ -168,17 +168,17 @@ class FileWorker(BlockWorker):
             marks=True,
         )
 
-    def wants(self, block: ReadBlock) -> tuple[Wants, ...] | None:
+    def wants(self, block: ReadBlock) -> tuple[Wants, ...]:
         """Missing tables that records name, and columns that tables lack."""
         if self.task.final:
-            return None
+            return ()
         wants = [Wants(table, tuple(sample)) for table, sample in sorted(block.missing.items())]
         tables = self.recipe.by_name()
         for name, payloads in sorted(block.payloads.items()):
             evolution = observed(payloads, tables[name].schema, identity=tables[name].identity)
             if evolution:
                 wants.append(Wants(name, evolution=evolution))
-        return tuple(wants) or None
+        return tuple(wants)
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
         """The count of landed rows comes from the files themselves, so a row that got lost on the way leaves the account unbalanced."""

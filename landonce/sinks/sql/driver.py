@@ -13,6 +13,7 @@ from landonce.errors import ConfigError, NothingToDo, TableUnfit
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.marks import TableView
+from landonce.protocol.receipt import Want
 from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.evolution import Evolution, merge
@@ -226,7 +227,7 @@ class OpenSql(OpenTransactional):
                 command=f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}",
             ) from None
 
-    def add(self, wants: Iterable[object]) -> None:
+    def add(self, wants: Iterable[Want]) -> None:
         wanted = merge(each for each in wants if isinstance(each, Evolution))
         types = {path[0]: shape.type() for path, shape in wanted.added}
         self.table.add({name: type_ for name, type_ in types.items() if type_ is not None})

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.protocol.block_rows import Claim
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted, merged, unbalanced
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, counted, merged, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes.decode import OPERATION, Changes
 from landonce.read.rows import decode_by, fit_to, records_of
@@ -19,10 +19,10 @@ from landonce.read.schema.evolution import Evolution, observed
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import documents_as_text
 from landonce.sinks.transactional import (
-    Again,
     Altered,
     Blame,
     BlockTransaction,
+    ExamineAgain,
     Opened,
     TransactionRecipe,
     TransactionTask,
@@ -69,7 +69,7 @@ class SqlWorker(TransactionWorker):
         decode = decode_by(recipe.source, recipe.sink.key, recipe.changes, max_record_bytes=recipe.max_record_bytes)
         return Reader.of_one(recipe.sink.table, decode, fit_to(recipe.target), payloads=evolves)
 
-    def wants(self, block: ReadBlock) -> Evolution | None:
+    def wants(self, block: ReadBlock) -> tuple[Want, ...]:
         """Fields without a column in the table, if one column can hold them."""
         recipe, payloads = self.recipe, block.payloads.get(self.recipe.sink.table, [])
         found = observed(payloads, recipe.source, identity=recipe.sink.key) if payloads else None
@@ -78,7 +78,7 @@ class SqlWorker(TransactionWorker):
             for path, shape in (found.added if found is not None else ())
             if len(path) == 1 and not pa.types.is_nested(shape.type() or pa.list_(pa.null()))
         )
-        return Evolution(added) if added else None
+        return (Evolution(added),) if added else ()
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
         """Counts what lands from the rows, so that a lost row makes the receipt unbalanced. Without changes each record is one row; a
@@ -94,7 +94,7 @@ class SqlWorker(TransactionWorker):
         try:
             return self._write(rows, receipt, refuse)
         except Altered:
-            return BlockResult(self.task.index, Fate.WAITING, wants=Again.TABLE)
+            return BlockResult(self.task.index, Fate.WAITING, wants=(ExamineAgain(),))
 
     def _write(self, rows: pa.Table, receipt: Receipt, refuse: Refuse) -> BlockResult:
         """Makes dead letters of the rows that the database refuses, and tries the others again. Then an earlier change of the same
