@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,9 @@ from landonce.config.secrets import RedactingFilter, redact
 from landonce.errors import LandonceError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from landonce.sinks.operations import Operations
     from landonce.sinks.parts import Parts
 
 
@@ -47,6 +50,24 @@ def opened(file: Path) -> Iterator[Parts]:
         yield parts
     finally:
         parts.ledger.close()
+
+
+@contextmanager
+def operating(file: Path) -> Iterator[Operations]:
+    """What may be decided about the pipeline of this file."""
+    with opened(file) as parts:
+        yield operations_of(parts)
+
+
+def operations_of(parts: Parts) -> Operations:
+    config = parts.config
+
+    def sessions(settings: Mapping[str, str]) -> AbstractContextManager[Callable[[], SparkSession]]:
+        from landonce.engine.spark.session import open_session, session_if_needed
+
+        return session_if_needed(lambda: open_session(config.pipeline, config.spark, extra=settings))
+
+    return parts.sink.operations(parts, sessions)
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
-from landonce.cli.command import File, Json, err, out, print_json
+from landonce.cli.command import File, Json, err, operating, out, print_json
 from landonce.config.model import byte_size, seconds
 from landonce.config.secrets import redact
 
@@ -84,7 +84,6 @@ def maintain(
 
     Example: `landonce maintain clicks.yaml --dry-run`
     """
-    from landonce.cli.state.decide import operating
     from landonce.sinks.operations import Upkeep
 
     upkeep = Upkeep(

@@ -12,7 +12,7 @@ from operated import Operated
 from pipelines import landonce
 from said import says
 
-from landonce.cli.state.decide import operations_of
+from landonce.cli.command import operations_of
 from landonce.errors import (
     Fenced,
     PlanChanged,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from landonce.check import check_pipeline
-from landonce.cli.state.decide import operations_of
+from landonce.cli.command import operations_of
 from landonce.cli.state.show import _look
 from landonce.config.model import Ledger, Source
 from landonce.engine.retention import Retention

@@ -23,9 +23,9 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused
+from landonce.read.evolution import Evolution, Shape, merge, merged, observed
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
-from landonce.read.schema.evolution import Evolution, Shape, merge, merged, observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import CatalogSpec

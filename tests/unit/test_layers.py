@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,72 @@ def test_every_folder_has_a_layer() -> None:
 )
 def test_the_rule_can_be_broken(here: str, there: str, wrong: bool) -> None:
     assert refused(here, there) is wrong
+
+
+def folder_of(module: str) -> str:
+    """The folder of a module below `landonce`; a module without a folder stands for itself. What is below a sink's folder is the sink's."""
+    parts = module.split(".")
+    while len(parts) > 2 and not ROOT.joinpath(*parts[1:]).is_dir():
+        parts = parts[:-1]
+    return ".".join(parts[:3] if parts[1:2] == ["sinks"] else parts)
+
+
+def runs(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those below `if TYPE_CHECKING`, which no program runs."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            yield node
+            yield from runs(node)
+
+
+@cache
+def imports_by_folder(root: Path = ROOT) -> dict[str, set[str]]:
+    """Which folders each folder imports, also inside functions."""
+    found: dict[str, set[str]] = {}
+    for path in root.rglob("*.py"):
+        here = folder_of(
+            ".".join(("landonce", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+        )
+        for node in runs(ast.parse(path.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            modules = [f"{node.module}.{each}" for each in names] if isinstance(node, ast.ImportFrom) else names
+            there = {folder_of(each) for each in modules if each.startswith("landonce.")}
+            found.setdefault(here, set()).update(there - {here})
+    return found
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Nodes that lead to each other, with those that need them; or none."""
+    left = {here: set(there) & set(graph) for here, there in graph.items()}
+    while free := [here for here, there in left.items() if not there]:
+        for here in free:
+            del left[here]
+        left = {here: there - set(free) for here, there in left.items()}
+    return sorted(left)
+
+
+def test_no_folders_import_each_other() -> None:
+    graph = imports_by_folder()
+    assert {"landonce.sinks", "landonce.sinks.sql", "landonce.read.schema", "landonce.errors"} <= graph.keys()
+    assert cycle(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("landonce.sinks", "landonce.sinks.sql"),
+        ("landonce.read.schema", "landonce.read.formats.json"),
+        ("landonce.errors", "landonce.config"),
+    ],
+)
+def test_a_cycle_is_found(here: str, there: str) -> None:
+    graph = imports_by_folder()
+    assert {here, there} <= set(cycle({**graph, here: graph[here] | {there}}))
+
+
+def test_what_is_imported_for_types_alone_makes_no_cycle() -> None:
+    source = (
+        "if TYPE_CHECKING:\n    from landonce.sinks.sql import sink\ndef late():\n    from landonce.sinks import run\n"
+    )
+    found = [ast.unparse(node) for node in runs(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    assert found == ["from landonce.sinks import run"]

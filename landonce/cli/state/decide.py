@@ -6,15 +6,13 @@ The sink says what can be decided about it (`Sink.operations`), and one sentence
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from landonce.cli.command import opened, out
+from landonce.cli.command import operating, out
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, Halt, NothingToDo, Transient
 from landonce.protocol import operate
@@ -27,27 +25,7 @@ from landonce.protocol.target import TargetView
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from landonce.sinks.parts import Parts
-
-
-@contextmanager
-def operating(file: Path) -> Iterator[Operations]:
-    """What may be decided about the pipeline of this file."""
-    with opened(file) as parts:
-        yield operations_of(parts)
-
-
-def operations_of(parts: Parts) -> Operations:
-    config = parts.config
-
-    def sessions(settings: Mapping[str, str]) -> AbstractContextManager[Callable[[], SparkSession]]:
-        from landonce.engine.spark.session import open_session, session_if_needed
-
-        return session_if_needed(lambda: open_session(config.pipeline, config.spark, extra=settings))
-
-    return parts.sink.operations(parts, sessions)
+    pass
 
 
 def accept_gap(file: Path, *, yes: bool) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landonce.cli.command import out, print_json
-from landonce.cli.state.decide import operating
+from landonce.cli.command import operating, out, print_json
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
 from landonce.protocol.marks import TableView
 from landonce.protocol.receipt import Want
-from landonce.read.schema.evolution import Evolution, merge
+from landonce.read.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve

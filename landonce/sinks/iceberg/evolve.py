@@ -1,7 +1,7 @@
 """Schema evolution: a table gets the columns that its records need. Nothing is ever narrowed or dropped.
 
 A column is added (also inside structs, list elements and map values), widened (int to long, float to double, a decimal
-to more digits), or made optional. Workers report what is needed, see `landonce.read.schema.evolution`; the driver merges their
+to more digits), or made optional. Workers report what is needed, see `landonce.read.evolution`; the driver merges their
 reports and changes the schema once.
 """
 
@@ -21,8 +21,8 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
-from landonce.read.schema import evolution
-from landonce.read.schema.evolution import RESERVED, Evolution, Shape, distinct
+from landonce.read import evolution
+from landonce.read.evolution import RESERVED, Evolution, Shape, distinct
 from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
 from landonce.read.schema.sample import of_sample
 from landonce.sinks.iceberg.commit import Attempt, TableBranch

@@ -17,9 +17,9 @@ from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes.decode import Changes
+from landonce.read.evolution import Evolution, observed
 from landonce.read.route import Routing
 from landonce.read.rows import Decode, Decoded, decode_by, fit_to, records_of
-from landonce.read.schema.evolution import Evolution, observed
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import Scratch, WrittenFile, write_files

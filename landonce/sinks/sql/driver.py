@@ -14,9 +14,9 @@ from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.marks import TableView
 from landonce.protocol.receipt import Want
+from landonce.read.evolution import Evolution, merge
 from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
