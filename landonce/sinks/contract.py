@@ -304,6 +304,7 @@ class DeduplicatingSink(Sink):
 
     table: str
     """What plans and tokens call the table."""
+    deadline: float = 15.0
 
     def open(self, run: Run) -> OpenDeduplicating:
         from landonce.sinks.deduplicating import OpenDeduplicating

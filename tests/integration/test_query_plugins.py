@@ -60,6 +60,7 @@ def site(
     here = (spark, kafka.bootstrap_servers, (new_topic(partitions=2),), tmp_path)
     if request.param == "deduplicating":
         sink = SqliteSink(tmp_path / "events.db")
+        object.__setattr__(sink, "deadline", 2.5)  # how long a pending plan is waited for
         sink.target().create(parse_schema("id BIGINT, word STRING"))
         ledger = f"sqlite:///{tmp_path / 'ledger'}"
         return Site(*here, sink, lambda: in_sqlite(sink.path), ledger, block_rows=8)
