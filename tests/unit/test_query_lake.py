@@ -28,7 +28,7 @@ from landonce.protocol.steps import CommitTables, Committed, LookAtTables, Looke
 from landonce.query.rows import QueryWorkers
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.iceberg.commit import IcebergTable, check_visible
+from landonce.sinks.iceberg.commit import check_visible
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table
 from landonce.sinks.iceberg.types import schema_for

@@ -19,7 +19,7 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableReport, TableState, TableView, adopted, report_on
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
-from landonce.read.schema.evolution import READERS_OWN
+from landonce.read.evolution import READERS_OWN
 from landonce.read.schema.fields import Schema
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections

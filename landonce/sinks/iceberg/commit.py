@@ -363,7 +363,7 @@ def check_visible(table: str, io: FileIO, files: Iterable[DataFile]) -> None:
             )
 
 
-class IcebergTable(MarkedTable):
+class IcebergTable(MarkedTable[WrittenFile]):
     """A place in a catalog, and how commits to it are made."""
 
     def __init__(self, place: TableBranch, building: Building | None = None, *, vouching: bool = False) -> None:
