@@ -220,7 +220,7 @@ def test_a_successor_fences(kafka: LocalKafka, new_topic: Callable[..., str], en
             store.save_many(messages, connection)
         assert (landed(engine), stored(engine, group)) == ([], {0: 0})
         store.poll(0)
-        with pytest.raises(errors.Fenced, match="not held"), store.transaction() as connection:
+        with pytest.raises(errors.Fenced, match="not assigned to this consumer"), store.transaction() as connection:
             store.save_many(messages, connection)
 
 

@@ -478,7 +478,7 @@ def test_a_table_without_snapshots_gets_its_first(lake: Lake) -> None:
         name = lake.table(PLAIN)
         lake.land(name, [lake.file(lake.numbered(rows))], how)
         assert by_id(lake, name) == {1: "a"}
-        with pytest.raises(TargetUnavailable, match="by now"):
+        with pytest.raises(TargetUnavailable, match="has a snapshot now"):
             lake.stage(name, None, [], how)
 
 
