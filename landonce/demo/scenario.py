@@ -139,7 +139,7 @@ class DriverProcess:
 
 _PARTITIONS = 8
 _BATCHES = 8
-_PATIENCE = 90.0
+_PATIENCE = 300.0
 _PIPELINE = Template("""\
 pipeline: demo
 source:
@@ -208,7 +208,9 @@ class Demo:
             if found is None:
                 driver.kill()
                 last = "\n".join(driver.last[-15:])
-                raise DemoFailed(f"nothing was seen in flight, so nothing could be killed:\n{last}")
+                raise DemoFailed(
+                    f"the driver ended, or wrote nothing within {_PATIENCE:.0f} s, so nothing could be killed:\n{last}"
+                )
             batch = found.batch
             self._say(f"batch {batch} is pending, {found.what}:")
             other = self.stage.third_kill() if self.kills == 2 else ""
@@ -219,7 +221,7 @@ class Demo:
             processes = driver.kill()
             self.kills += 1
             self._say(f"  killed the driver with -9 ({processes} processes), and start it again")
-        driver.finish(_PATIENCE * 5)
+        driver.finish(_PATIENCE * 2)
 
     @contextmanager
     def _bar(self, what: str) -> Iterator[Callable[[int], None]]:
