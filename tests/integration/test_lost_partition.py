@@ -45,6 +45,7 @@ def lose(broker: LocalKafka, partition: int) -> None:
     broker.stop()
     shutil.rmtree(broker.folder / "data" / f"{TOPIC}-{partition}")
     broker.start()
+    broker.wait_ready()
 
 
 def values(*ids: int) -> tuple[tuple[None, bytes], ...]:

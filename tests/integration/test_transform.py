@@ -185,7 +185,7 @@ def test_a_table_is_made_of_what_is_selected(site: Site, spark: SparkSession, ne
         ({"transform": {"select": ["id", "id + 1 AS id"]}}, "id appears twice"),
         ({"transform": {"select": ["customer"]}}, "a nested object is a Tuple"),
         ({"clickhouse": {"create": True, "partition_by": "toYYYYMM(now())"}}, "must be deterministic"),
-        ({"spark": {"master": "spark://elsewhere:7077"}}, "a folder of this machine"),
+        ({"spark": {"master": "spark://elsewhere:7077"}}, "a folder on this machine"),
     ],
 )
 def test_a_start_that_refuses_leaves_no_table_behind(
