@@ -29,7 +29,7 @@ from landonce.errors import (
     TopicRecreated,
 )
 from landonce.protocol.ranges import Partition
-from landonce.read.kafka.client import committed, known_offset
+from landonce.read.kafka.broker import committed, known_offset
 
 T = TypeVar("T")
 _ANSWER_SECONDS = 10.0

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from landonce.consumer.offsets import Step, Stored, fenced, forgotten, place
 from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
 from landonce.protocol.ranges import Partition
-from landonce.read.kafka.client import known_offset
+from landonce.read.kafka.broker import known_offset
 
 _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): a stopped consumer's blocks readers."""

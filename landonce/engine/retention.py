@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from landonce.errors import SourceUnavailable
 from landonce.protocol.ranges import Partition
-from landonce.read.kafka.client import QUIET
+from landonce.read.kafka.broker import QUIET
 from landonce.sinks.contract import Finding, Level
 
 T = TypeVar("T")

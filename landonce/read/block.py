@@ -19,6 +19,7 @@ from confluent_kafka import Message
 
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of, topics_of
+from landonce.read.formats import Decoded, Indexes
 from landonce.read.kafka.records import Records, read
 from landonce.read.route import Routing, Rule, route_values, routes
 from landonce.read.rows import (
@@ -26,9 +27,7 @@ from landonce.read.rows import (
     NO_ROWS,
     NOWHERE,
     Decode,
-    Decoded,
     Fit,
-    Indexes,
     as_is,
     from_floors,
     highest_offsets,

@@ -18,7 +18,6 @@ import pyarrow.types as pt
 
 from landonce.protocol.receipt import Want
 from landonce.read.formats.json.decode import JsonDecoder, blocks
-from landonce.read.formats.json.rewrite import resolved
 from landonce.read.formats.json.structure import (
     BRACE,
     BRACKET,
@@ -28,6 +27,7 @@ from landonce.read.formats.json.structure import (
     Containers,
     Ints,
     Structure,
+    resolved,
     scan,
     wider,
 )
@@ -169,7 +169,7 @@ def _probe() -> JsonDecoder:
 def _objects(values: pa.BinaryArray) -> pa.BinaryArray:
     """The records that are JSON objects."""
     decoded = _probe().decode(values)
-    return values.take(decoded.kept) if decoded.rejects else values
+    return values.take(pa.array(decoded.kept)) if decoded.rejects else values
 
 
 def _scan(records: pa.BinaryArray) -> Structure | None:

@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.errors import ConfigError
-from landonce.read.formats.json.decode import JsonDecoder, Reject
+from landonce.read.formats import Indexes, Reject
+from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Field, Schema
 
 _KINDS = (pa.string(), pa.int64(), pa.bool_(), pa.float64())
 _LOOKS = ('"', r"-?\d+\s*[,}]", "[tf]", r"-?\d")
 _SAMPLE = 32
-
-Integers = npt.NDArray[np.int64]
 
 
 def route_values(payloads: pa.BinaryArray, field: str) -> pa.StringArray:
@@ -69,7 +68,7 @@ def _kind_in(payload: bytes | None, field: str) -> pa.DataType | None:
     return {str: pa.string(), int: pa.int64(), bool: pa.bool_(), float: pa.float64()}.get(type(value))
 
 
-def _guessed(payloads: pa.BinaryArray, field: str) -> Iterator[tuple[pa.DataType, Integers]]:
+def _guessed(payloads: pa.BinaryArray, field: str) -> Iterator[tuple[pa.DataType, Indexes]]:
     """Groups the payloads by the text after the field's name; a wrong guess costs only time."""
     name = re.escape(json.dumps(field.rpartition(".")[2], ensure_ascii=False))
     left = np.ones(len(payloads), dtype=np.bool_)
@@ -82,8 +81,8 @@ def _guessed(payloads: pa.BinaryArray, field: str) -> Iterator[tuple[pa.DataType
 
 
 def _read(
-    found: pa.StringArray, payloads: pa.BinaryArray, rows: Integers, field: str, kind: pa.DataType
-) -> tuple[pa.StringArray, Integers]:
+    found: pa.StringArray, payloads: pa.BinaryArray, rows: Indexes, field: str, kind: pa.DataType
+) -> tuple[pa.StringArray, Indexes]:
     """Adds the values of these rows to those found so far; also returns the rows whose value has another type."""
     whole = len(rows) == len(payloads)
     decoded = _decoder(field, kind).decode(payloads if whole else payloads.take(pa.array(rows)))
@@ -95,15 +94,15 @@ def _read(
     if whole and not len(refused):
         return text, refused
     mask = np.zeros(len(found), dtype=np.bool_)
-    mask[rows[decoded.kept.to_numpy()]] = True
+    mask[rows[decoded.kept]] = True
     return pc.replace_with_mask(found, pa.array(mask), text), refused
 
 
-def _perhaps_whole(found: pa.StringArray, rows: Integers) -> Integers:
+def _perhaps_whole(found: pa.StringArray, rows: Indexes) -> Indexes:
     """The rows whose number has another text as an integer: zeros, because of the sign, and numbers with more digits than a
     double holds."""
     numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
-    chosen: Integers = rows[(numbers == 0) | (numbers >= 2**53)]
+    chosen: Indexes = rows[(numbers == 0) | (numbers >= 2**53)]
     return chosen
 
 
@@ -205,8 +204,8 @@ class _Groups:
     value come last."""
 
     values: pa.StringArray
-    order: Integers
-    ends: Integers
+    order: Indexes
+    ends: Indexes
 
     @staticmethod
     def of(values: pa.Array | pa.ChunkedArray) -> _Groups:
@@ -218,17 +217,17 @@ class _Groups:
         counts = np.bincount(codes, minlength=len(known) + 1)
         return _Groups(known, np.argsort(small, kind="stable"), np.concatenate([[0], np.cumsum(counts)]))
 
-    def rows(self, which: Integers) -> Integers:
+    def rows(self, which: Indexes) -> Indexes:
         """The rows with any of these values, ascending."""
         starts, lengths = self.ends[which], self.ends[which + 1] - self.ends[which]
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        found: Integers = self.order[np.arange(lengths.sum()) + shifts]
+        found: Indexes = self.order[np.arange(lengths.sum()) + shifts]
         return found if len(which) == 1 else np.sort(found)
 
 
-def _by_rules(routing: Routing, values: pa.StringArray) -> dict[str, Integers]:
+def _by_rules(routing: Routing, values: pa.StringArray) -> dict[str, Indexes]:
     """For each table the values that rules send there, each once. One pass finds the values that rules name."""
-    chosen: dict[str, list[Integers]] = {}
+    chosen: dict[str, list[Indexes]] = {}
     tables: dict[str, list[str]] = {}
     for rule in routing.rules:
         if rule.match is not None:
@@ -243,7 +242,7 @@ def _by_rules(routing: Routing, values: pa.StringArray) -> dict[str, Integers]:
 
 
 def _by_template(
-    routing: Routing, values: pa.StringArray, unrouted: npt.NDArray[np.bool_], chosen: dict[str, Integers]
+    routing: Routing, values: pa.StringArray, unrouted: npt.NDArray[np.bool_], chosen: dict[str, Indexes]
 ) -> None:
     """Gives a table to each value that no rule took and that can be part of a table's name."""
     assert routing.template is not None

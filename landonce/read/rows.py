@@ -8,37 +8,19 @@ not, only this row is rejected.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from landonce.protocol.ranges import Partition, label_of
-from landonce.read.changes.decode import ChangeDecoder, Changes
+from landonce.read.changes import ChangeDecoder, Changes
+from landonce.read.formats import Decoded, Reject
 from landonce.read.formats.json.columns import fit
-from landonce.read.formats.json.decode import JsonDecoder, Reject
+from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Schema
-
-Indexes = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The result of a decoder: rows, the indexes of their records, and the rejected and filtered records."""
-
-    table: pa.Table
-    kept: Indexes
-    rejects: tuple[tuple[int, str], ...] = ()
-    filtered: Indexes = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def is_whole(self, count: int) -> bool:
-        """Whether each of `count` records became one row. (Each is kept, rejected or filtered.)"""
-        return len(self.kept) == count and not self.rejects and not len(self.filtered)
-
 
 Decode = Callable[[pa.BinaryArray, list[Message]], Decoded]
 """Decodes records for one table."""
@@ -49,42 +31,20 @@ def decoder_of(
     schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
 ) -> Decode:
     """Cached per worker and table, because a decoder learns how a topic writes its times."""
-    if changes is not None:
-        return _of_changes(ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes))
-    decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
-
-    def decode(values: pa.BinaryArray, _: list[Message]) -> Decoded:
-        found = decoder.decode(values)
-        return Decoded(found.table, _indexes(found.kept), _reasons(found.rejects))
-
-    return decode
+    if changes is None:
+        decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
+        return lambda values, _: decoder.decode(values)
+    of_changes = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
+    return lambda values, messages: of_changes.decode(values, pa.array(list(map(Message.key, messages)), pa.binary()))
 
 
 def decode_by(
     schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
 ) -> Decode:
     """Like `decoder_of`, created when the first records come: rows of a query need none."""
-
-    def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
-        return decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(values, messages)
-
-    return decode
-
-
-def _of_changes(decoder: ChangeDecoder) -> Decode:
-    def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
-        found = decoder.decode(values, pa.array(list(map(Message.key, messages)), pa.binary()))
-        return Decoded(found.table, _indexes(found.kept), _reasons(found.rejects), _indexes(found.filtered))
-
-    return decode
-
-
-def _indexes(found: pa.Int64Array) -> Indexes:
-    return np.asarray(found.to_numpy(), np.int64)
-
-
-def _reasons(rejects: tuple[Reject, ...]) -> tuple[tuple[int, str], ...]:
-    return tuple((each.index, each.reason) for each in rejects)
+    return lambda values, messages: decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(
+        values, messages
+    )
 
 
 COORDINATES = ("_topic", "_partition", "_offset")
@@ -170,7 +130,8 @@ def fit_to(target: Schema, refuses: Refuses | None = None) -> Fit:
         table, misfits = conform(rows, target, COORDINATES)
         kept = np.delete(np.arange(rows.num_rows), [at for at, _ in misfits])
         refused = refuses(table) if refuses is not None else {}
-        return Decoded(table, kept, (*misfits, *((int(kept[at]), reason) for at, reason in refused.items())))
+        rejects = (*misfits, *(Reject(int(kept[at]), reason) for at, reason in refused.items()))
+        return Decoded(table, kept, rejects)
 
     return fit_rows
 
@@ -180,7 +141,7 @@ def as_is(rows: pa.Table) -> Decoded:
     return Decoded(rows, np.arange(rows.num_rows))
 
 
-def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.Table, list[tuple[int, str]]]:
+def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.Table, list[Reject]]:
     """The rows in the table's types, without those that do not fit; and the index and reason of each of those.
 
     `kept` are columns that pass unchanged. Columns that the table does not have are left out: names were checked before
@@ -202,4 +163,4 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
         keep = np.ones(rows.num_rows, dtype=np.bool_)
         keep[list(reasons)] = False
         table = table.filter(pa.array(keep))
-    return table, sorted(reasons.items())
+    return table, [Reject(at, reason) for at, reason in sorted(reasons.items())]

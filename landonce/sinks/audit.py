@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from landonce.protocol.ranges import Partition
 
 if TYPE_CHECKING:
-    from landonce.read.changes.decode import Changes
+    from landonce.read.changes import Changes
     from landonce.read.route import Routing
     from landonce.read.schema.fields import Schema
 

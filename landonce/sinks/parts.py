@@ -7,8 +7,7 @@ from typing import Any
 
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.source import SourceView
-from landonce.read.kafka.broker import Broker
-from landonce.read.kafka.client import consumer_options
+from landonce.read.kafka.broker import Broker, consumer_options
 from landonce.sinks.contract import Sink
 from landonce.sinks.pipeline_file import Pipeline
 

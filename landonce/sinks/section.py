@@ -14,7 +14,7 @@ from landonce.config.model import Ledger, Part, Transform
 from landonce.errors import ConfigError
 
 if TYPE_CHECKING:
-    from landonce.read.changes import decode
+    from landonce.read import changes
     from landonce.sinks.contract import Sink
 
 
@@ -106,8 +106,8 @@ class Changes(Part):
             raise ValueError(f"{', '.join(map(repr, twice))} can only stand for one operation")
         return self
 
-    def decoding(self) -> decode.Changes:
+    def decoding(self) -> changes.Changes:
         """As decoders take it."""
-        from landonce.read.changes import decode
+        from landonce.read import changes
 
-        return decode.Changes(self.mode, self.field, self.insert, self.update, self.delete)
+        return changes.Changes(self.mode, self.field, self.insert, self.update, self.delete)

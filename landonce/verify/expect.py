@@ -20,8 +20,9 @@ from pyspark.sql.functions import col
 from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
-from landonce.read.changes.decode import ChangeDecoder
-from landonce.read.formats.json.decode import JsonDecoder, Reject
+from landonce.read.changes import ChangeDecoder
+from landonce.read.formats import Reject
+from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.route import route_values, routes
 from landonce.read.rows import KEEP, conform
 from landonce.sinks.audit import HeldTables, Mask, Offsets
@@ -74,10 +75,10 @@ class Decoded:
             if isinstance(decoder, ChangeDecoder):
                 keys = window.keys if whole or not window.keys else [window.keys[at] for at in places.tolist()]
                 changed = decoder.decode(values, keys)
-                rejects, changes[table] = changed.rejects, (places[_numbers(changed.kept)], changed.table)
+                rejects, changes[table] = changed.rejects, (places[changed.kept], changed.table)
             else:
                 decoded = decoder.decode(values)
-                rejects, rows[table] = decoded.rejects, (places[_numbers(decoded.kept)], decoded.table)
+                rejects, rows[table] = decoded.rejects, (places[decoded.kept], decoded.table)
             dead[places[_indexes(rejects)]] = True
         return _fates(window.offsets, dead, rows, changes)
 
@@ -95,10 +96,10 @@ class Transformed:
     def of(self, window: Window) -> Fates:
         decoded = self._decoder.decode(window.values)
         dead = np.ones(len(window.offsets), np.bool_)
-        dead[_numbers(decoded.kept)] = False
+        dead[decoded.kept] = False
         if not len(decoded.kept):
             return Fates(window.offsets, dead, {})
-        result = self._evaluate(decoded.table.append_column(_AT, decoded.kept))
+        result = self._evaluate(decoded.table.append_column(_AT, pa.array(decoded.kept)))
         chosen = result.filter(pc.fill_null(result.column(KEEP), False)).sort_by(_AT)
         at, field = _numbers(chosen.column(_AT)), self._routing.field
         column = pa.nulls(len(at)) if field is None else chosen.column(field).combine_chunks().cast(pa.string())

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
+from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.audit import OFFSET, PLACE, Counted, Held, HeldKeys, Offsets, plain
 from landonce.verify.judge import Bounds, Expected, Fates, Fault, Place, judge_rows
 from landonce.verify.keys import LAST, JudgedKeys, LastChanges, Limits, judge_keys

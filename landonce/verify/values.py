@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.ranges import Partition
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
+from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.audit import HeldValues, Offsets, Piece
 from landonce.verify.judge import Bounds, Fates, Fault, Place
 from landonce.verify.report import LISTED, Compared, Difference, PartitionReport

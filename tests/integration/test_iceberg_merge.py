@@ -32,7 +32,7 @@ from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import TableReplaced, TableUnfit, TargetUnavailable, Unbalanced
 from landonce.jars import spark_jars
-from landonce.read.changes.decode import ChangeDecoder, Changes
+from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import spark as java
 from landonce.sinks.iceberg.catalog import CatalogSpec

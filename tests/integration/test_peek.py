@@ -9,8 +9,7 @@ from confluent_kafka import Producer
 
 from landonce.local.kafka import LocalKafka
 from landonce.protocol.ranges import Partition, Range
-from landonce.read.kafka.broker import Broker, sample_size
-from landonce.read.kafka.client import consumer_options
+from landonce.read.kafka.broker import Broker, consumer_options, sample_size
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from landonce.read.changes import images
-from landonce.read.changes.decode import OPERATION, Changed, ChangeDecoder, Changes
+from landonce.read import changes as changes_module
+from landonce.read.changes import OPERATION, ChangeDecoder, Changes
+from landonce.read.formats import Decoded
 from landonce.read.formats.json import decode as decode_module
 from landonce.read.schema.fields import Field, Schema
 
@@ -31,25 +32,25 @@ def decoder(how: Changes, *fields: Field, identity: tuple[str, ...] = ("id",), *
     return ChangeDecoder(Schema(fields or FIELDS, **options), identity, how)
 
 
-def run(told: ChangeDecoder, records: list[Any], keys: list[bytes | None] | None = None) -> Changed:
+def run(told: ChangeDecoder, records: list[Any], keys: list[bytes | None] | None = None) -> Decoded:
     values = [each if each is None or isinstance(each, bytes) else json.dumps(each).encode() for each in records]
     changed = told.decode(pa.array(values, pa.binary()), keys if keys is not None else [None] * len(values))
     changed.table.validate(full=True)
     assert changed.table.schema == told.arrow
     assert changed.table.column_names[0] == OPERATION
     assert changed.table.num_rows == len(changed.kept)
-    kept, filtered = changed.kept.to_pylist(), changed.filtered.to_pylist()
+    kept, filtered = changed.kept.tolist(), changed.filtered.tolist()
     assert kept == sorted(kept)
     assert sorted([*kept, *filtered, *(each.index for each in changed.rejects)]) == list(range(len(records)))
     return changed
 
 
-def outcome(changed: Changed) -> list[Any]:
+def outcome(changed: Decoded) -> list[Any]:
     """Per record: the row, the reason, or that it was filtered."""
     told: dict[int, Any] = {each.index: each.reason for each in changed.rejects}
-    told |= dict.fromkeys(changed.filtered.to_pylist(), FILTERED)
+    told |= dict.fromkeys(changed.filtered.tolist(), FILTERED)
     rows = (tuple(row.values()) for row in changed.table.to_pylist())
-    told |= dict(zip(changed.kept.to_pylist(), rows, strict=True))
+    told |= dict(zip(changed.kept.tolist(), rows, strict=True))
     return [told[index] for index in sorted(told)]
 
 
@@ -430,7 +431,7 @@ def test_good_records_are_not_looked_at_one_by_one(mode: str, monkeypatch: pytes
     json_loads = json.loads
     records = [record(number) for number in range(50_000)]
     monkeypatch.setattr(decode_module, "explain", explain)
-    monkeypatch.setattr(images.json, "loads", loads)
+    monkeypatch.setattr(changes_module.json, "loads", loads)
     changed = run(decoder(HOW[mode]), records)
     assert changed.table.num_rows == len(records)
     assert parsed <= 1

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from landonce.read.formats import Decoded
 from landonce.read.formats.json import decode as decode_module
-from landonce.read.formats.json.decode import Decoded, JsonDecoder
+from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.formats.json.explain import explain
 from landonce.read.schema.fields import Field, Schema
 
@@ -31,16 +32,16 @@ def run(records: list[bytes | None], *fields: Field, **options: Any) -> Decoded:
     decoded.table.validate(full=True)
     assert decoded.table.schema == Schema(fields).arrow
     assert decoded.table.num_rows == len(decoded.kept)
-    seen = decoded.kept.to_pylist() + [reject.index for reject in decoded.rejects]
+    seen = decoded.kept.tolist() + [reject.index for reject in decoded.rejects]
     assert sorted(seen) == list(range(len(records)))
-    assert decoded.kept.to_pylist() == sorted(decoded.kept.to_pylist())
+    assert decoded.kept.tolist() == sorted(decoded.kept.tolist())
     return decoded
 
 
 def outcome(decoded: Decoded) -> list[Any]:
     """Per input: the row as plain values, or the reason."""
     result: dict[int, Any] = {reject.index: reject.reason for reject in decoded.rejects}
-    result.update(zip(decoded.kept.to_pylist(), plain_rows(decoded.table), strict=True))
+    result.update(zip(decoded.kept.tolist(), plain_rows(decoded.table), strict=True))
     return [result[index] for index in sorted(result)]
 
 
@@ -281,7 +282,7 @@ def test_bad_framing_costs_only_the_records_that_have_it(case: str, spread: int,
         records.append(bad)
     records += [f'{{"id":{len(records)}}}'.encode()] * tail
     decoded = run(records, ID, NAME)
-    assert decoded.table.column("id").to_pylist() == decoded.kept.to_pylist()
+    assert decoded.table.column("id").to_pylist() == decoded.kept.tolist()
     assert [reject.index for reject in decoded.rejects] == [i for i, r in enumerate(records) if r in FRAMING[case]]
 
 
@@ -307,7 +308,7 @@ LANDS = {
 def test_unusual_records_land_alone_and_among_bad_ones(record: bytes) -> None:
     for records in ([record], [record, b"{"], [b'{"id":"x"}', record, record], [b'{"id":1}', record]):
         decoded = run(list(records), ID)
-        at = decoded.kept.to_pylist().index(records.index(record))
+        at = decoded.kept.tolist().index(records.index(record))
         assert decoded.table.column("id").to_pylist()[at] == LANDS[record]
 
 
@@ -539,7 +540,7 @@ def test_lists_and_structs() -> None:
         field,
     )
     nothing = {"day": None, "n": None, "f": None}
-    assert decoded.kept.to_pylist() == [0, 1, 2, 8]
+    assert decoded.kept.tolist() == [0, 1, 2, 8]
     assert decoded.table.column("a").to_pylist() == [
         [{"day": date(1970, 1, 3), "n": Decimal("1.50"), "f": None}, nothing, None],
         [],
@@ -551,7 +552,7 @@ def test_lists_and_structs() -> None:
 def test_a_nested_field_that_must_not_be_null() -> None:
     whole = Field("a", pa.list_(pa.field("item", pa.timestamp("s"), nullable=False)))
     decoded = run([b'{"a":["1970-01-01"]}', b'{"a":["1970-01-01",null]}', b'{"a":null}'], whole)
-    assert decoded.kept.to_pylist() == [0, 2]
+    assert decoded.kept.tolist() == [0, 2]
     assert decoded.rejects[0].reason == "field 'a' holds a null"
     strict = Field("a", pa.struct([pa.field("x", pa.int8(), nullable=False)]))
     assert [r.reason for r in run([b'{"a":{}}', b'{"a":null}'], strict).rejects] == ["field 'a' holds a null"]
@@ -560,7 +561,7 @@ def test_a_nested_field_that_must_not_be_null() -> None:
 def test_lists_of_names() -> None:
     field = Field("a", pa.list_(pa.string()), allowed=frozenset({"x", "y"}))
     decoded = run([b'{"a":["x","y"]}', b'{"a":["x","z"]}', b'{"a":[null]}', b'{"a":[]}'], field)
-    assert decoded.kept.to_pylist() == [0, 2, 3]
+    assert decoded.kept.tolist() == [0, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------------- reasons
@@ -770,7 +771,7 @@ def test_a_time_that_the_target_cannot_hold_is_rejected_alone() -> None:
         b'{"days": ["%s"]}' % str(np.datetime64(0, "D") + 65_535).encode(),
     ]
     decoded = JsonDecoder(schema).decode(pa.array(values, pa.binary()))
-    assert decoded.kept.to_pylist() == [0, 4, 5, 7]
+    assert decoded.kept.tolist() == [0, 4, 5, 7]
     assert [reject.index for reject in decoded.rejects] == [1, 2, 3, 6]
     assert all("is outside the range of the target" in reject.reason for reject in decoded.rejects)
 
@@ -779,5 +780,5 @@ def test_a_fraction_that_the_target_would_cut_is_rejected() -> None:
     schema = Schema((Field("at", pa.timestamp("ms", tz="UTC"), scale=2, digits=2),))
     values = [b'{"at": "2026-01-01T00:00:00.12Z"}', b'{"at": "2026-01-01T00:00:00.123Z"}', b'{"at": -7}', b"{}"]
     decoded = JsonDecoder(schema).decode(pa.array(values, pa.binary()))
-    assert decoded.kept.to_pylist() == [0, 2, 3]
+    assert decoded.kept.tolist() == [0, 2, 3]
     assert decoded.table.column("at").cast(pa.int64()).to_pylist() == [1_767_225_600_120, -70, None]

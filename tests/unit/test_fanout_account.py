@@ -12,9 +12,10 @@ from confluent_kafka import Message
 
 from landonce.protocol.ranges import Partition
 from landonce.read.block import ReadBlock, Reader
+from landonce.read.formats import Decoded
 from landonce.read.kafka.records import Records
 from landonce.read.route import Routing, Rule
-from landonce.read.rows import NOWHERE, Decoded, records_of
+from landonce.read.rows import NOWHERE, records_of
 
 TABLES = ("a", "b", "c")
 P, Q = Partition("t", 0), Partition("u", 0)

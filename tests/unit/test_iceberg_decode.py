@@ -17,8 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from landonce.read.formats import Decoded
 from landonce.read.formats.json.columns import can_fit, fit
-from landonce.read.formats.json.decode import Decoded, JsonDecoder
+from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.formats.json.explain import explain
 from landonce.read.schema.fields import Field, Schema
 
@@ -29,7 +30,7 @@ def run(records: list[bytes], schema: Schema) -> Decoded:
     decoded = JsonDecoder(schema).decode(pa.array(records, pa.binary()))
     decoded.table.validate(full=True)
     assert decoded.table.schema == schema.arrow
-    assert sorted(decoded.kept.to_pylist() + [each.index for each in decoded.rejects]) == list(range(len(records)))
+    assert sorted(decoded.kept.tolist() + [each.index for each in decoded.rejects]) == list(range(len(records)))
     return decoded
 
 
@@ -37,7 +38,7 @@ def outcome(records: list[bytes], *fields: Field, fold_case: bool = False) -> li
     """Per record its row, or the reason that it has none."""
     decoded = run(records, Schema(fields, fold_case=fold_case))
     result: dict[int, Any] = {each.index: each.reason for each in decoded.rejects}
-    result.update(zip(decoded.kept.to_pylist(), decoded.table.to_pylist(), strict=True))
+    result.update(zip(decoded.kept.tolist(), decoded.table.to_pylist(), strict=True))
     return [result[index] for index in sorted(result)]
 
 
@@ -464,7 +465,7 @@ def test_any_record_becomes_what_the_library_makes_of_it(records: list[bytes]) -
         decoded = decoder.decode(pa.array(company, pa.binary()))
         decoded.table.validate(full=True)
         got: dict[int, Any] = {each.index: each.reason for each in decoded.rejects}
-        got.update(zip(decoded.kept.to_pylist(), decoded.table.to_pylist(), strict=True))
+        got.update(zip(decoded.kept.tolist(), decoded.table.to_pylist(), strict=True))
         for at, record in enumerate(company):
             want = wanted[at] if company is records else expected(record)
             assert (REJECTED if isinstance(got[at], str) else got[at]) == want, (record, got[at])

@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_rejected_alone(type_: IcebergType, texts: list[str
     records = [good, *(place % text for text in texts for place in places), good]
     decoder = JsonDecoder(schema_of(TableSchema(*nested(type_, False)), coordinates=False))
     decoded = decoder.decode(pa.array([each.encode() for each in records], pa.binary()))
-    assert decoded.kept.to_pylist() == [0, len(records) - 1]
+    assert decoded.kept.tolist() == [0, len(records) - 1]
     assert len(decoded.rejects) == len(records) - 2
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.kafka import records
-from landonce.read.kafka.client import consumer_options
+from landonce.read.kafka.broker import consumer_options
 from landonce.read.kafka.records import read
 
 PLACE = Partition("t", 0)

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.protocol.ranges import Partition, Range
-from landonce.read.kafka.client import source_error
+from landonce.read.kafka.broker import source_error
 
 _AT_ONCE = 20_000
 _WAIT = 0.1
@@ -55,7 +55,8 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
         consumer.resume(places)  # librdkafka remembers a pause across assignments
         heard = time.monotonic()
         while waiting:
-            messages = consumer.consume(min(_AT_ONCE, _left(waiting)), timeout=_WAIT)
+            left = sum(each.span for each in waiting.values())  # librdkafka waits for as many as it is asked for
+            messages = consumer.consume(min(_AT_ONCE, left), timeout=_WAIT)
             if messages:
                 heard = time.monotonic()
                 yield from _sort_out(consumer, messages, waiting, one_topic)
@@ -86,11 +87,6 @@ def _introduce(consumer: Consumer, topics: set[str]) -> None:
         if now - known.get(topic, -_LEADERS_KNOWN_FOR) >= _LEADERS_KNOWN_FOR:
             consumer.list_topics(topic, timeout=_SILENCE)
             known[topic] = now
-
-
-def _left(waiting: Mapping[Partition, Range]) -> int:
-    """The largest number of records still to come: librdkafka waits for as many as it is asked for."""
-    return sum(each.span for each in waiting.values())
 
 
 def _forget(consumer: Consumer) -> None:

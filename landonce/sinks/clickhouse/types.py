@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from landonce.read.formats.json.values import is_textual
+from landonce.read.formats.json.columns import is_textual
 from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import quoted
 

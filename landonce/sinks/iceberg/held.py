@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
-from landonce.read.changes.decode import Changes
+from landonce.read.changes import Changes
 from landonce.read.route import Routing
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.audit import (

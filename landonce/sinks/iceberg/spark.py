@@ -42,8 +42,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StructType
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, TableReshaped, TableUnfit, TargetRefused, TargetUnavailable, Unbalanced
 from landonce.jvm import spark_errors
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
+from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.types import COLUMNS
 from landonce.sinks.snapshot import no_such_table

@@ -59,7 +59,7 @@ from pyiceberg.types import (
 
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.evolution import RESERVED
-from landonce.read.formats.json.values import is_textual
+from landonce.read.formats.json.columns import is_textual
 from landonce.read.schema.fields import VALUE, Field, Names, Path, Schema, is_uuid
 
 TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"

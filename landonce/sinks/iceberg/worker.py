@@ -16,10 +16,11 @@ from pyiceberg.table import Table
 from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.changes.decode import Changes
+from landonce.read.changes import Changes
 from landonce.read.evolution import Evolution, observed
+from landonce.read.formats import Decoded, Reject
 from landonce.read.route import Routing
-from landonce.read.rows import Decode, Decoded, decode_by, fit_to, records_of
+from landonce.read.rows import Decode, decode_by, fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import Scratch, WrittenFile, write_files
@@ -210,7 +211,7 @@ class FileWorker(BlockWorker):
         def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
             rows = decode(values, messages)
             found = beyond(table.limits, rows.table)
-            rejects = (*rows.rejects, *((int(rows.kept[at]), reason) for at, reason in found.items()))
+            rejects = (*rows.rejects, *(Reject(int(rows.kept[at]), reason) for at, reason in found.items()))
             return replace(rows, rejects=rejects)
 
         return decode_within if table.limits else decode

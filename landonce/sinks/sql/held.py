@@ -24,7 +24,7 @@ from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
 
 from landonce.protocol.ranges import Partition
-from landonce.read.changes.decode import Changes
+from landonce.read.changes import Changes
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Schema, is_uuid
 from landonce.sinks.audit import (

@@ -13,7 +13,7 @@ import pyarrow as pa
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, counted, merged, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
-from landonce.read.changes.decode import OPERATION, Changes
+from landonce.read.changes import OPERATION, Changes
 from landonce.read.evolution import Evolution, observed
 from landonce.read.rows import decode_by, fit_to, records_of
 from landonce.sinks.sql.sink import SqlSink

@@ -15,8 +15,7 @@ import pyarrow.types as pt
 
 from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol.block_rows import BlockRow, Claim, Mark
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
+from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
 from landonce.sinks.sql.sink import BUSY_SECONDS, SqlSink, TargetSqlite

@@ -20,8 +20,7 @@ from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, flippable
-from landonce.read.changes.decode import OPERATION
-from landonce.read.changes.images import DELETE
+from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.transactional import BlockTransaction, Trouble
 

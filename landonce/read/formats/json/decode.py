@@ -37,17 +37,16 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from landonce.read.formats import Collected, Decoded, Indexes
 from landonce.read.formats.json.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
 from landonce.read.formats.json.explain import Finding, explain, rounded
-from landonce.read.formats.json.rewrite import Rewriter, is_whole
+from landonce.read.formats.json.structure import Rewriter, is_whole
 from landonce.read.schema.fields import Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
@@ -62,50 +61,7 @@ _INTEGERS_TO = {pa.float32(): 2**24, pa.float64(): 2**53}  # below this, a float
 _LONG_INTEGER = r"[:,\[]\s*-?[0-9]{8,}\s*[,\]}]"  # 2**24 has eight digits
 _REFUSED = (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowTypeError)  # the record's fault, not the machine's
 
-Rows = npt.NDArray[np.int64]
 Integers = frozenset[int]  # positions of the temporal fields that are read as integers instead of strings
-
-
-@dataclass(frozen=True)
-class Reject:
-    """``index`` points into the decoded array; ``reason`` holds no content of the record."""
-
-    index: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """Row ``i`` of ``table`` came from input ``kept[i]``; the other inputs are rejected, and order is preserved."""
-
-    table: pa.Table
-    kept: pa.Int64Array
-    rejects: tuple[Reject, ...]
-
-
-@dataclass
-class _Progress:
-    """The results so far, in the order in which they came."""
-
-    tables: list[pa.Table] = field(default_factory=list)
-    kept: list[Rows] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-
-    def keep(self, rows: Rows, table: pa.Table) -> None:
-        self.kept.append(rows)
-        self.tables.append(table)
-
-    def reject(self, row: int, reason: str) -> None:
-        self.rejects.append(Reject(int(row), reason))
-
-    def result(self, schema: pa.Schema) -> Decoded:
-        kept = np.concatenate([np.empty(0, np.int64), *self.kept])
-        table = pa.concat_tables(self.tables) if self.tables else schema.empty_table()
-        if (np.diff(kept) < 0).any():
-            order = np.argsort(kept)
-            kept, table = kept[order], table.combine_chunks().take(pa.array(order))
-        rejects = tuple(sorted(self.rejects, key=lambda reject: reject.index))
-        return Decoded(table, pa.array(kept), rejects)
 
 
 class JsonDecoder:
@@ -131,25 +87,26 @@ class JsonDecoder:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
-        progress = _Progress()
-        rows, records = self._screen(progress, values.cast(pa.binary()))
+        found = Collected(self._arrow)
+        rows, records = self._screen(found, values.cast(pa.binary()))
         for start, stop in blocks(records):
-            self._decode_block(progress, rows[start:stop], records.slice(start, stop - start))
-        return progress.result(self._arrow)
+            self._decode_block(found, rows[start:stop], records.slice(start, stop - start))
+        return found.result()
 
     # Screening: afterwards every record is valid UTF-8, of an acceptable size, and opens with a brace.
 
-    def _screen(self, progress: _Progress, values: pa.BinaryArray) -> tuple[Rows, pa.BinaryArray]:
+    def _screen(self, found: Collected, values: pa.BinaryArray) -> tuple[Indexes, pa.BinaryArray]:
         if self._is_clean(values):
             return np.arange(len(values), dtype=np.int64), values
         rows, records = [], []
         for row, value in enumerate(values.to_pylist()):
-            reason, record = self._screen_one(value)
-            if reason is None:
-                rows.append(row)
-                records.append(record)
-            else:
-                progress.reject(row, reason)
+            record = (value or b"").lstrip(b" \t\r\n")
+            reason = self._screen_one(value, record)
+            if reason is not None:
+                found.reject(row, reason)
+                continue
+            rows.append(row)
+            records.append(record)
         return np.array(rows, dtype=np.int64), pa.array(records, pa.binary())
 
     def _is_clean(self, values: pa.BinaryArray) -> bool:
@@ -161,51 +118,49 @@ class JsonDecoder:
             return False
         return bool(pc.all(pc.starts_with(values, pattern="{"), min_count=0).as_py())
 
-    def _screen_one(self, value: bytes | None) -> tuple[str | None, bytes]:
+    def _screen_one(self, value: bytes | None, record: bytes) -> str | None:
+        """Why this value cannot be a record; ``record`` is without the white space before it."""
         if value is None:
-            return "no value (a tombstone)", b""
+            return "no value (a tombstone)"
         if len(value) > self._max_record_bytes:
-            return f"record of {len(value)} bytes exceeds max_record_bytes={self._max_record_bytes}", b""
-        record = value.lstrip(b" \t\r\n")
+            return f"record of {len(value)} bytes exceeds max_record_bytes={self._max_record_bytes}"
         try:
             text = record.decode()
         except UnicodeDecodeError:
-            return "not valid UTF-8", b""
+            return "not valid UTF-8"
         if not text:
-            return "empty value", b""
+            return "empty value"
         if text.startswith("\ufeff"):
-            return "begins with a byte order mark", b""
-        if not text.startswith("{"):
-            return explain(text, self._schema).reason or "not a JSON object", b""
-        return None, record
+            return "begins with a byte order mark"
+        return None if text.startswith("{") else explain(text, self._schema).reason or "not a JSON object"
 
     # Isolation: try a block; split it if it fails; read small pieces record by record.
 
-    def _decode_block(self, progress: _Progress, rows: Rows, records: pa.BinaryArray) -> None:
+    def _decode_block(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         if self._wide:
-            return self._decode_each(progress, rows, records)
-        if self._try(progress, rows, records, self._likely):
+            return self._decode_each(found, rows, records)
+        if self._try(found, rows, records, self._likely):
             return None
         for integers, members in self._group_by_guess(records):
             failed_already = integers == self._likely and len(members) == len(rows)
             group = rows[members], records.take(pa.array(members))
-            if not failed_already and self._try(progress, *group, integers):
+            if not failed_already and self._try(found, *group, integers):
                 self._likely = integers
             else:
-                self._cut(progress, *group, integers)
+                self._cut(found, *group, integers)
         return None
 
-    def _cut(self, progress: _Progress, rows: Rows, records: pa.BinaryArray, integers: Integers) -> None:
+    def _cut(self, found: Collected, rows: Indexes, records: pa.BinaryArray, integers: Integers) -> None:
         if len(rows) <= _SMALL:
-            return self._decode_each(progress, rows, records)
+            return self._decode_each(found, rows, records)
         step = -(-len(rows) // _WAYS)
         for start in range(0, len(rows), step):
             piece = rows[start : start + step], records.slice(start, step)
-            if not self._try(progress, *piece, integers):
-                self._cut(progress, *piece, integers)
+            if not self._try(found, *piece, integers):
+                self._cut(found, *piece, integers)
         return None
 
-    def _decode_each(self, progress: _Progress, rows: Rows, records: pa.BinaryArray) -> None:
+    def _decode_each(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         good: defaultdict[Integers, list[int]] = defaultdict(list)
         suspect: list[tuple[int, Finding]] = []
         texts = records.to_pylist()
@@ -216,30 +171,26 @@ class JsonDecoder:
             if finding.reason is None:
                 good[self._ticked_in(finding)].append(at)
             elif finding.certain or self._wide:
-                progress.reject(rows[at], finding.reason)
+                found.reject(rows[at], finding.reason)
             else:
                 suspect.append((at, finding))
         for integers, members in good.items():
             group = pa.array([texts[at] for at in members], pa.binary())
-            if not self._try(progress, rows[members], group, integers):
+            if not self._try(found, rows[members], group, integers):
                 suspect += [(at, Finding(integers=integers)) for at in members]
         for at, finding in suspect:
-            self._decode_alone(progress, rows[at : at + 1], texts[at], finding)
-
-    def _decode_alone(self, progress: _Progress, row: Rows, text: bytes, finding: Finding) -> None:
-        record = pa.array([text], pa.binary())
-        integers = self._probe(record) if finding.integers is None else self._ticked_in(finding)
-        if not self._try(progress, row, record, integers):
-            progress.reject(row[0], finding.reason or "refused by the JSON reader")
+            record = pa.array([texts[at]], pa.binary())
+            integers = self._ticked_in(finding)
+            if finding.integers is None:  # the standard library cannot read the record: ask Arrow
+                ticked = ((each, self._read(record, frozenset([each]), only=True)) for each in self._ticked)
+                integers = frozenset(each for each, table in ticked if table is not None)
+            if not self._try(found, rows[at : at + 1], record, integers):
+                found.reject(rows[at], finding.reason or "refused by the JSON reader")
 
     def _ticked_in(self, finding: Finding) -> Integers:
         return frozenset(at for at in self._ticked if at in (finding.integers or ()))
 
-    def _probe(self, record: pa.BinaryArray) -> Integers:
-        """Asks Arrow which temporal fields are integers, for a record that the standard library cannot read."""
-        return frozenset(at for at in self._ticked if self._read(record, frozenset([at]), only=True) is not None)
-
-    def _group_by_guess(self, records: pa.BinaryArray) -> Iterator[tuple[Integers, Rows]]:
+    def _group_by_guess(self, records: pa.BinaryArray) -> Iterator[tuple[Integers, Indexes]]:
         """Groups records by which temporal fields look like integers; a wrong guess only costs time."""
         looks = np.zeros((len(records), len(self._ticked)), dtype=np.bool_)
         for column, at in enumerate(self._ticked):
@@ -256,7 +207,7 @@ class JsonDecoder:
 
     # Reading: the one place where records become rows.
 
-    def _try(self, progress: _Progress, rows: Rows, records: pa.BinaryArray, integers: Integers) -> bool:
+    def _try(self, found: Collected, rows: Indexes, records: pa.BinaryArray, integers: Integers) -> bool:
         """Decodes the records together, or changes nothing and returns False."""
         table = self._read(records, integers)
         if table is None:
@@ -275,11 +226,11 @@ class JsonDecoder:
                 reasons[at] = reason
         keep = np.ones(len(rows), dtype=np.bool_)
         for at, reason in reasons.items():
-            progress.reject(rows[at], reason)
+            found.reject(rows[at], reason)
             keep[at] = False
         if reasons:
             columns = [column.filter(pa.array(keep)) for column in columns]
-        progress.keep(rows[keep], pa.Table.from_arrays(columns, schema=self._arrow))
+        found.keep(rows[keep], columns)
         return True
 
     def _maybe_rounded(self, table: pa.Table, records: pa.BinaryArray) -> list[int]:
@@ -292,8 +243,7 @@ class JsonDecoder:
         if not len(rows):
             return []
         written = pc.match_substring_regex(records.take(pa.array(rows)), pattern=_LONG_INTEGER)
-        found: list[int] = rows[written.to_numpy(zero_copy_only=False)].tolist()
-        return found
+        return [int(row) for row in rows[written.to_numpy(zero_copy_only=False)]]
 
     def _read(self, records: pa.BinaryArray, integers: Integers, *, only: bool = False) -> pa.Table | None:
         """The records as rows of wire types, or None unless each record is exactly one row.
@@ -301,8 +251,10 @@ class JsonDecoder:
         With ``only``, nothing but the ``integers`` is read.
         """
         count = len(records)
+        if count > len(self._openings):
+            self._openings = self._make_openings(_BLOCK_ROWS)
         rest = pc.binary_slice(records, 1, self._max_record_bytes)  # without a stop, Arrow overflows on long arrays
-        stream = pc.binary_join_element_wise(self._opening(count), rest, b"\n", b"")
+        stream = pc.binary_join_element_wise(self._openings.slice(0, count), rest, b"\n", b"")
         ends = np.frombuffer(stream.buffers()[1], np.int32, count + 1)[1:]
         text = stream.buffers()[2].slice(0, int(ends[-1]))
         if self._rewriter is not None:
@@ -335,11 +287,6 @@ class JsonDecoder:
                 unexpected_field_behavior="ignore",
             )
         return self._options[integers, only]
-
-    def _opening(self, count: int) -> pa.BinaryArray:
-        if count > len(self._openings):
-            self._openings = self._make_openings(_BLOCK_ROWS)
-        return self._openings.slice(0, count)
 
     def _make_openings(self, count: int) -> pa.BinaryArray:
         return pa.array([f'{{"{self._marker}":{at},'.encode() for at in range(count)], pa.binary())

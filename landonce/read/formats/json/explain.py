@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.read.formats.json.values import is_textual
+from landonce.read.formats.json.columns import is_textual
 from landonce.read.schema.fields import Place, Schema, by_record_name, folded, spelled
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

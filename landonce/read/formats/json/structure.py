@@ -1,16 +1,29 @@
-"""Finds the objects, arrays, keys and values of many JSON records, for all of them at once.
+"""Finds the objects, arrays, keys and values of many JSON records at once, and rewrites records for Arrow's JSON reader.
 
 Quotes and the six structural characters are *tokens*; those within strings are left out, so that the two quotes of a
 string are neighbours. Every token but a quote belongs to a *container*, an object or an array, and containers of equal
 depth follow each other without overlap. So keys are the strings before colons, and the order of
 tokens shows what contains what. Nothing here loops over records.
 
-This does not validate: for text that is not JSON the result is meaningless, but never includes another record.
+`scan` does not validate: for text that is not JSON the result is meaningless, but never includes another record.
 `wider` finds numbers that are too large for the type of their column.
+
+The reader knows one name per field, and no maps. So, if a schema needs it, `Rewriter` makes two kinds of edits:
+
+- a key that denotes a field is replaced by the field's own name, and a key that only looks like one by `_NOBODY`;
+- an object that is a map becomes an object with a list of its entries:
+
+    {"a":1,"b":2}    becomes    {"entries":[{"key":"a","value":1},{"key":"b","value":2}]}
+
+This must not turn invalid text into JSON. It replaces only strings and the tokens of map objects, and checks the order
+of these tokens; Arrow judges what is between them, and `is_whole` checks afterwards that every entry has its key.
+Python handles each distinct spelling of a key once, and no record.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.formats.json.values import cast_or_null
+from landonce.read.formats import Indexes
+from landonce.read.formats.json.columns import ENTRIES, cast_or_null
+from landonce.read.schema.fields import KEY, VALUE, Place, Schema, by_record_name, folded
 
 Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
+Ints = Indexes
 
 QUOTE, COLON, COMMA, BRACE, CLOSING_BRACE, BRACKET = (ord(each) for each in '":,{}[')
 _BACKSLASH = ord("\\")
@@ -173,10 +188,6 @@ def _is_escaped(text: Bytes, at: Ints, kind: Bytes) -> npt.NDArray[np.bool_]:
     return escaped
 
 
-_MOST_DIGITS = 38
-_INT = pa.decimal128(38, 0)
-
-
 def wider(structure: Structure, tokens: Ints, type_: pa.DataType) -> pa.DataType | None:
     """The wider type that these values need, if any. Values that no wider type holds are ignored."""
     if type_ == pa.int32():
@@ -184,10 +195,10 @@ def wider(structure: Structure, tokens: Ints, type_: pa.DataType) -> pa.DataType
     if type_ == pa.float32():
         return pa.float64() if _beyond_float(_numbers(structure, tokens, 4)) else None
     if pt.is_decimal128(type_):
-        digits = max(
-            _digits(_numbers(structure, tokens, 1), type_.scale), _digits(_strings(structure, tokens), type_.scale)
-        )
-        return pa.decimal128(digits, type_.scale) if type_.precision < digits <= _MOST_DIGITS else None
+        quoted = tokens[structure.kind[tokens + 1] == QUOTE]
+        strings = structure.slices(structure.at[quoted + 1] + 1, structure.at[quoted + 2]).cast(pa.string())
+        digits = max(_digits(each, type_.scale) for each in (_numbers(structure, tokens, 1), strings))
+        return pa.decimal128(digits, type_.scale) if type_.precision < digits <= 38 else None
     return None
 
 
@@ -200,21 +211,11 @@ def _numbers(structure: Structure, tokens: Ints, least: int) -> pa.StringArray:
     return pc.utf8_trim_whitespace(structure.slices(starts[mine], ends[mine]).cast(pa.string()))
 
 
-def _strings(structure: Structure, tokens: Ints) -> pa.StringArray:
-    mine = tokens[structure.kind[tokens + 1] == QUOTE]
-    return structure.slices(structure.at[mine + 1] + 1, structure.at[mine + 2]).cast(pa.string())
-
-
 def _beyond_int(literals: pa.StringArray) -> bool:
     """Whether a whole number needs 64 bits."""
-    whole = literals.filter(pc.match_substring_regex(literals, pattern=r"\A-?[0-9]{1,19}\z")).cast(_INT)
-    small = pc.and_(pc.greater_equal(whole, _whole(-(2**31))), pc.less_equal(whole, _whole(2**31 - 1)))
-    large = pc.and_(pc.greater_equal(whole, _whole(-(2**63))), pc.less_equal(whole, _whole(2**63 - 1)))
-    return bool(pc.any(pc.and_not(large, small)).as_py())
-
-
-def _whole(number: int) -> pa.Scalar:
-    return pa.scalar(number, _INT)
+    written = literals.filter(pc.match_substring_regex(literals, pattern=r"\A-?[0-9]{1,19}\z"))
+    whole = cast_or_null(written, pa.int64()).drop_null()
+    return bool(pc.any(pc.or_(pc.less(whole, -(2**31)), pc.greater_equal(whole, 2**31))).as_py())
 
 
 def _beyond_float(literals: pa.StringArray) -> bool:
@@ -237,3 +238,167 @@ def _digits(literals: pa.StringArray, scale: int) -> int:
     values = cast_or_null(literals.filter(shaped), pa.decimal256(76, scale)).drop_null()
     largest = pc.max(pc.abs(values)).as_py()
     return len(str(int(largest.scaleb(scale)))) if largest else 0
+
+
+_NOBODY = b"\\u0000landonce"
+"""A JSON name that no column has."""
+
+
+class Rewriter:
+    """Rewrites the records of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._places = schema.places()
+        self._fold = schema.fold_case
+
+    @staticmethod
+    def needed(schema: Schema) -> bool:
+        return schema.fold_case or any(place.renamed or place.holds_map for place in schema.places())
+
+    def rewrite(self, text: pa.Buffer, ends: Ints) -> pa.Buffer | None:
+        """The records that end at ``ends``, rewritten for Arrow; None if one of them is not JSON."""
+        structure = scan(np.frombuffer(text, np.uint8), ends)
+        if structure is None:
+            return None
+        edits = _Edits()
+        try:
+            self._struct(structure, structure.roots(), self._places, edits)
+        except Malformed:
+            return None
+        return edits.apply(text)
+
+    def _struct(self, structure: Structure, found: Containers, places: Sequence[Place], edits: _Edits) -> None:
+        objects = structure.only(found, BRACE)
+        colons, _ = structure.members(objects)
+        if not len(colons):
+            return
+        starts, ends = structure.key_spans(colons)
+        encoded = structure.slices(starts, ends).dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        names, meant = resolved(encoded.dictionary.to_pylist(), places, self._fold)
+        own = {place.name for place in places}
+        for code, (name, number) in enumerate(zip(names, meant, strict=True)):
+            if number >= 0 and name != places[number].name:
+                text = json.dumps(places[number].name)[1:-1].encode()
+            elif number < 0 and name in own:
+                text = _NOBODY
+            else:
+                continue
+            mine = codes == code
+            edits.add(starts[mine], ends[mine], text)
+        for number, place in enumerate(places):
+            if self._matters(place):
+                inside = structure.opened_by(colons[meant[codes] == number], _opening(place), objects.depth + 1)
+                self._value(structure, inside, place, edits)
+
+    def _matters(self, place: Place) -> bool:
+        return bool(place.inside) and (self._fold or place.holds_map or any(each.renamed for each in place.inside))
+
+    def _value(self, structure: Structure, found: Containers, place: Place, edits: _Edits) -> None:
+        if pt.is_struct(place.type):
+            self._struct(structure, found, place.inside, edits)
+        elif pt.is_map(place.type):
+            self._map(structure, found, place.inside[0], edits)
+        elif self._matters(place.inside[0]):
+            element = place.inside[0]
+            self._value(structure, structure.elements(found, _opening(element)), element, edits)
+
+    def _map(self, structure: Structure, found: Containers, value: Place, edits: _Edits) -> None:
+        tokens, _ = structure.tokens_of(found)
+        if not len(tokens):
+            return
+        kinds = structure.kind[tokens]
+        following = np.append(kinds[1:], BRACE)
+        opened = (kinds == BRACE) & ((following == COLON) | (following == CLOSING_BRACE))
+        keyed = (kinds == COLON) & ((following == COMMA) | (following == CLOSING_BRACE))
+        parted = (kinds == COMMA) & (following == COLON)
+        closed = (kinds == CLOSING_BRACE) & (following == BRACE)
+        if not (
+            opened | keyed | parted | closed
+        ).all():  # not the tokens of objects: `{}` and `{:}` and `{:,:}` and so on
+            raise Malformed
+        preceding = np.append(CLOSING_BRACE, kinds[:-1])
+        at = structure.at[tokens]
+        opens, closes = kinds == BRACE, kinds == CLOSING_BRACE
+        for text, chosen in (
+            (b'{"entries":[{"key":', opens & (following == COLON)),
+            (b'{"entries":[', opens & (following == CLOSING_BRACE)),
+            (b'},{"key":', kinds == COMMA),
+            (b',"value":', kinds == COLON),
+            (b"}]}", closes & (preceding == COLON)),
+            (b"]}", closes & (preceding == BRACE)),
+        ):
+            edits.add(at[chosen], at[chosen] + 1, text)
+        if self._matters(value):
+            inside = structure.opened_by(tokens[kinds == COLON], _opening(value), found.depth + 1)
+            self._value(structure, inside, value, edits)
+
+
+def _opening(place: Place) -> int:
+    return BRACKET if pt.is_list(place.type) else BRACE
+
+
+class _Edits:
+    """Ranges of a text, and their replacements."""
+
+    def __init__(self) -> None:
+        self._starts: list[Ints] = []
+        self._ends: list[Ints] = []
+        self._texts: list[bytes] = []
+
+    def add(self, starts: Ints, ends: Ints, text: bytes) -> None:
+        self._starts.append(starts)
+        self._ends.append(ends)
+        self._texts.append(text)
+
+    def apply(self, text: pa.Buffer) -> pa.Buffer | None:
+        """The text with every range replaced; None if it is longer than an array can be."""
+        counts = [len(each) for each in self._starts]
+        if not sum(counts):
+            return text
+        starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
+        lengths = np.array([len(each) for each in self._texts])
+        if text.size + int((lengths * counts).sum()) > 2**31 - 1:
+            return None
+        order = np.argsort(starts)
+        bounds = np.column_stack((starts[order], ends[order])).reshape(-1)
+        bounds = np.concatenate(([0], bounds, [text.size])).astype(np.int32)
+        pieces = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), text])
+        replaced = np.zeros(len(bounds) - 1, dtype=np.bool_)
+        replaced[1::2] = True
+        which = np.repeat(np.arange(len(counts)), counts)[order]
+        texts = pa.array(self._texts, pa.binary()).take(pa.array(which))
+        _, offsets, data = pc.replace_with_mask(pieces, pa.array(replaced), texts).buffers()
+        return data.slice(0, int(np.frombuffer(offsets, np.int32, len(bounds))[-1]))
+
+
+def resolved(spellings: list[bytes], places: Sequence[Place], fold_case: bool) -> tuple[list[str], Ints]:
+    """The decoded keys, and for each the number of the place that it denotes, or -1."""
+    known = by_record_name(places, fold_case)
+    numbers = {place.name: number for number, place in enumerate(places)}
+    try:
+        names = [str(json.loads(b'"' + each + b'"')) for each in spellings]
+    except ValueError:
+        raise Malformed from None
+    found = [known.get(folded(name, fold_case)) for name in names]
+    meant = np.array([-1 if place is None else numbers[place.name] for place in found], dtype=np.int64)
+    return names, meant
+
+
+def is_whole(array: pa.Array, type_: pa.DataType) -> bool:
+    """Whether every map was rewritten, and has its keys."""
+    if pt.is_map(type_):
+        listed = array.field(ENTRIES)
+        entries = listed.values
+        if (
+            entries.null_count
+            or entries.field(KEY).null_count
+            or pc.any(pc.and_(array.is_valid(), listed.is_null())).as_py()
+        ):
+            return False
+        return is_whole(entries.field(VALUE), type_.item_type)
+    if pt.is_list(type_):
+        return is_whole(array.values, type_.value_type)
+    if pt.is_struct(type_):
+        return all(is_whole(array.field(at), child.type) for at, child in enumerate(type_))
+    return True

@@ -37,8 +37,7 @@ from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.protocol.operate.decision import listed
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent
-from landonce.read.kafka.broker import Broker
-from landonce.read.kafka.client import QUIET, committed, known_offset, source_error
+from landonce.read.kafka.broker import QUIET, Broker, committed, known_offset, source_error
 from landonce.read.kafka.records import read
 from landonce.sinks.iceberg.marks import CONNECT_OFFSETS
 from landonce.sinks.iceberg.move_in.adopt import (

@@ -1,11 +1,13 @@
-"""The sections of `check`, in the order in which a start would meet them, and what is promised if none of them refuses.
+"""Everything that can be said of a pipeline before it starts. Reads only: creates no table, no file, no topic.
 
-A part that is unreachable is one finding, and the sections that need it are left out: what can be said is always said.
+Here are the sections that every pipeline has, in the order in which a start would meet them: its file, Kafka, Spark, the
+dead letters. Those of a sink are in its folder (`Sink.checks`), and what sinks share is in `landonce.sinks.checking`. A
+part that is unreachable is one finding, and the sections that need it are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyspark
@@ -22,7 +24,6 @@ from landonce.sinks.declared import selected_from
 from landonce.sinks.parts import Parts
 from landonce.sinks.promise import Promise
 from landonce.sinks.run import SourceAndTarget
-from landonce.sinks.worker import Recipe
 
 
 @dataclass(frozen=True)
@@ -47,26 +48,20 @@ class Check:
 
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
-    """Looks at everything. `spark`: starts a Spark session to examine the expressions too."""
+    """Checks everything. `spark`: starts a Spark session to check the expressions too."""
     run = CheckRun(parts, is_remote(parts.config.spark), lambda unread: _retention(parts, unread))
-    sections = tuple(_gathered(_sections(run, spark=spark)))
-    return Check(parts.config.pipeline, sections, parts.sink.promise(parts.config))
 
+    def sections() -> Sections:
+        yield "pipeline file", _file(parts)
+        yield "Kafka", _kafka(run)
+        yield from parts.sink.checks(run)
+        yield "Spark", _spark(run, start=spark)
+        yield "dead letters", _dead_letters(run)
 
-def _sections(run: CheckRun, *, spark: bool) -> Sections:
-    yield "pipeline file", _file(run.parts)
-    yield "Kafka", _kafka(run)
-    yield from run.parts.sink.checks(run)
-    yield "Spark", _spark(run, start=spark)
-    yield "dead letters", _dead_letters(run)
-
-
-def _gathered(sections: Sections) -> Iterator[Section]:
-    """One section after another; one that has nothing to say is left out."""
-    for name, findings in sections:
-        found = tuple(_until_error(findings))
-        if found:
-            yield Section(name, found)
+    listed = (Section(name, tuple(_until_error(findings))) for name, findings in sections())
+    return Check(
+        parts.config.pipeline, tuple(each for each in listed if each.findings), parts.sink.promise(parts.config)
+    )
 
 
 def _until_error(findings: Findings) -> Findings:
@@ -127,7 +122,9 @@ def _spark(run: CheckRun, *, start: bool) -> Findings:
             "landonce run {file} examines them before it makes the table",
         )
     else:
-        yield from _examined(run.parts, run.recipe)
+        with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
+            transform.examine(session(), run.recipe)
+            yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
 
 
 def _to_be_selected(run: CheckRun) -> Findings:
@@ -139,12 +136,6 @@ def _to_be_selected(run: CheckRun) -> Findings:
         transform.examine(session(), SourceAndTarget(selected_from(config), columns, select, where))
         for statement in run.statements:
             yield Finding(Level.OK, f"select and where are row-wise and deterministic, and make:\n{statement(columns)}")
-
-
-def _examined(parts: Parts, recipe: Recipe) -> Findings:
-    with session_if_needed(lambda: open_session(parts.config.pipeline, parts.config.spark)) as session:
-        transform.examine(session(), recipe)
-        yield Finding(Level.OK, "select and where are row-wise and deterministic, and fit the table")
 
 
 def _dead_letters(run: CheckRun) -> Findings:

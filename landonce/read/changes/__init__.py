@@ -1,1 +1,0 @@
-"""Records that describe changes of rows: envelopes, tombstones, operations."""
