@@ -87,7 +87,7 @@ def _kafka(run: CheckRun) -> Findings:
         yield Finding(
             Level.REFUSED,
             error.what,
-            "see that Kafka runs and that {file} has its address, and the options that its listener asks for (TLS, SASL)",
+            "make sure that Kafka runs, and that {file} has its address and the options of its listener (TLS, SASL)",
         )
         return
     yield Finding(Level.OK, f"cluster {run.source.cluster_id} answers")
@@ -112,14 +112,14 @@ def _spark(run: CheckRun, *, start: bool) -> Findings:
     if config.transform.empty:
         return
     if not start:
-        yield Finding(Level.OK, "select and where are examined at every start; `landonce check --spark` does it now")
+        yield Finding(Level.OK, "select and where are checked at every start; `landonce check --spark` does it now")
     elif run.statements:
         yield from _to_be_selected(run)
     elif run.recipe is None:
         yield Finding(
             Level.WARNING,
-            "select and where were not examined: they are held against the table, and there is none yet that is fit",
-            "landonce run {file} examines them before it makes the table",
+            "select and where were not checked: they are compared with the table, and there is no usable table yet",
+            "landonce run {file} checks them before it creates the table",
         )
     else:
         with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
@@ -128,7 +128,7 @@ def _spark(run: CheckRun, *, start: bool) -> Findings:
 
 
 def _to_be_selected(run: CheckRun) -> Findings:
-    """A table that is yet to be made takes whatever `select` yields."""
+    """A table that does not exist yet gets the columns that `select` makes."""
     config = run.parts.config
     with session_if_needed(lambda: open_session(config.pipeline, config.spark)) as session:
         columns = selected_columns(config, session)
@@ -150,4 +150,4 @@ def _dead_letters(run: CheckRun) -> Findings:
     elif path.is_dir():
         yield from writable(path, f"go to {path}", f"make {path} writable")
     else:
-        yield from writable(nearest(path), f"go to {path}, which is made when there is one", f"mkdir -p {path}")
+        yield from writable(nearest(path), f"go to {path}, which is created with the first one", f"mkdir -p {path}")

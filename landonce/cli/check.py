@@ -24,13 +24,12 @@ def check(
         bool, typer.Option("--spark", help="Start a Spark session to check `select` and `where` too.")
     ] = False,
 ) -> None:
-    """Check everything that a pipeline needs, and say what is guaranteed, and why.
+    """Check everything that a pipeline needs before it starts, and print what is guaranteed and why.
 
-    It checks the pipeline file, Kafka, the ledger, retention and position, Spark and the dead letters. In ClickHouse it
-    checks the table, its deduplication window and the grants; in Iceberg the catalog, and each table with its columns,
-    partitions, writers and marks; in an SQL database the table with its columns, keys and engine; of a wrapped sink what
-    it declares. If a table does not exist yet, it shows how it will be created. Every finding says what to change.
-    Nothing is created, changed or written.
+    It checks the pipeline file, Kafka, the ledger, retention and position, Spark, the dead letters, and the target:
+    ClickHouse (table, deduplication window, grants), Iceberg (catalog, and the columns, partitions, writers and marks of each
+    table), SQL (columns, keys and engine of the table), or what a wrapped sink declares. If a table does not exist yet, it
+    shows how it will be created. Every problem comes with what to change. Nothing is created, changed or written.
 
     Exit code 0 if nothing is refused, 1 otherwise.
 
@@ -51,7 +50,10 @@ def _show(found: Check, file: Path) -> None:
     for section in found.sections:
         out.print(f"[bold]{section.name}[/]")
         for finding in section.findings:
-            _show_finding(finding, file)
+            out.print(f"  {_MARKS[finding.level.value]} ", end="")
+            out.print(redact(finding.what).replace("\n", "\n          "), markup=False)
+            if change := _change(finding, file):
+                out.print(f"          → {change}", markup=False)
     if found.refused:
         out.print("\n[bold red]refused:[/] the pipeline does not start until that is changed.")
         return
@@ -61,13 +63,6 @@ def _show(found: Check, file: Path) -> None:
         out.print(f"[bold]{heading}[/]")
         for line in lines:
             out.print(f"  - {redact(line)}", markup=False)
-
-
-def _show_finding(finding: Finding, file: Path) -> None:
-    out.print(f"  {_MARKS[finding.level.value]} ", end="")
-    out.print(redact(finding.what).replace("\n", "\n          "), markup=False)
-    if change := _change(finding, file):
-        out.print(f"          → {change}", markup=False)
 
 
 def _change(finding: Finding, file: Path) -> str:

@@ -27,20 +27,18 @@ class Sink(str, Enum):
 
 
 def demo(
-    sink: Annotated[Sink, typer.Option(help="The sink to land them in.")] = Sink.CLICKHOUSE,
+    sink: Annotated[Sink, typer.Option(help="Where to land the records.")] = Sink.CLICKHOUSE,
     records: Annotated[int, typer.Option(help="How many records to land.", min=10_000)] = 1_000_000,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data and the logs.")] = False,
 ) -> None:
     """Land a million records exactly once while the driver and the server are killed with -9.
 
-    Starts a real Kafka and a real ClickHouse on free ports, kills the driver twice and the server once, each time with a
-    plan pending and a block in flight, then counts the rows of the table. Exit code 1 if they are not exact.
+    It starts a real Kafka and a real ClickHouse on free ports, kills the driver twice and the server once, each time with a
+    plan pending and a block in flight, and then counts the rows of the table. Exit code 1 if they are not exact.
 
-    `--sink iceberg` lands them in an Iceberg table instead, which needs no server: the driver is killed three times, each
-    time with files written and not committed, and the table's snapshots are shown at the end.
-
-    `--sink postgres` kills the driver twice and a real PostgreSQL once, and `--sink sqlite` the driver three times, each time
-    with the transaction of a block open.
+    `--sink iceberg` uses an Iceberg table, which needs no server. It kills the driver three times, each time with files that
+    are written and not committed, and shows the table's snapshots at the end. `--sink postgres` kills the driver twice and a
+    real PostgreSQL once, `--sink sqlite` the driver three times, each time with the transaction of a block open.
 
     Example: `landonce demo --sink iceberg`
     """
@@ -80,8 +78,8 @@ dead_letters: {{path: dead/}}
 def up(folder: Folder = _FOLDER, as_json: Json = False) -> None:
     """Start a real Kafka and a real ClickHouse, and leave them running.
 
-    A server that already runs is not touched; one that died is started again on the same data and ports. Both listen on
-    this machine only. `landonce down` ends them and keeps the data.
+    A server that already runs is left alone; one that died is started again on the same data and ports. Both listen on
+    this machine only. `landonce down` stops them and keeps the data.
 
     Example: `landonce up --json`
     """

@@ -70,15 +70,17 @@ def maintain(
     ] = "3d",  # type: ignore[assignment]
     retired: Annotated[
         list[str] | None,
-        typer.Option("--retired", help="A pipeline that never runs again: its position is not kept. May be repeated."),
+        typer.Option(
+            "--retired", help="A pipeline that will never run again, so its position need not be kept; may be repeated."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
 ) -> None:
     """Maintain Iceberg tables: compact, expire snapshots, delete orphan files. Safe while the pipeline runs.
 
-    A snapshot that holds a pipeline's position never expires, nor does any between it and its branch's head. Of files that
-    no snapshot names, it deletes only those that this pipeline wrote and that no driver can commit any more. It never
-    touches manifests, metadata files and files of other writers.
+    It never expires a snapshot that holds a pipeline's position, nor those between it and the head of its branch. Of the files
+    that no snapshot names, it deletes only those that this pipeline wrote and that no driver can commit any more. It never
+    touches manifests, metadata files or files of other writers.
 
     Exit code 0 if all tables were maintained, otherwise that of the first error.
 

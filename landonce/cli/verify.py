@@ -32,18 +32,18 @@ def verify(
         typer.Option("--values", help="Compare every value of every row with its record too. Reads the whole table."),
     ] = False,
 ) -> None:
-    """Audit a pipeline: is every record in the target or the dead letters, once? With --values: and unchanged?
+    """Audit a pipeline: is every record once in the target or the dead letters, and, with --values, unchanged?
 
     It reads the topic again with a plain consumer, computes where each record should be, and compares this with the table
-    and the dead letters: by coordinates, or by keys if records change rows. It trusts nothing of the run but the offsets in
-    the ledger. It changes nothing, and may run beside the pipeline.
+    and the dead letters: by coordinates, or by keys if records change rows. Of the run, it trusts only the offsets in the
+    ledger. It changes nothing, and may run beside the pipeline.
 
     With --values, it compares every value that landonce wrote with the decoded and transformed record. A row with another
-    value is `changed`, and the first such values are shown: coordinates, column, expected value, found value. Memory is
-    bounded; the time is that of reading topic and table once.
+    value is `changed`; the first such values are shown with coordinates, column, expected and found value. Memory is
+    bounded, and the time is that of reading topic and table once.
 
     If records change rows, the last change of every key counts. In Iceberg, it audits one snapshot of the branch, and names
-    a data file that is registered more than once, with the snapshots that did it. A wrapped target cannot be read.
+    every data file that is registered more than once, with the snapshots that did so. It cannot audit a wrapped sink.
 
     Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected, stale or changed.
 

@@ -170,8 +170,8 @@ def test_a_target_that_is_ahead_of_a_lost_ledger_is_a_warning(pipeline, check):
 def test_expressions_that_could_not_be_examined_are_not_called_sound(pipeline, check):
     pipeline.write_file(transform={"where": "no_such_column > 1"})
     said = check(pipeline, "--spark")
-    assert "were not examined" in said.out
-    assert "examines them before it makes the table" in said.out
+    assert "were not checked" in said.out
+    assert "checks them before it creates the table" in said.out
 
 
 def test_a_table_that_select_makes_is_shown_where_spark_may_be_asked(pipeline, check):
@@ -234,7 +234,7 @@ def test_kafka_that_is_away_and_options_that_are_wrong(pipeline, check):
     pipeline.write_file(source={"kafka": away})
     said = check(pipeline)
     assert said.code == 1
-    assert "see that Kafka runs" in said.out
+    assert "make sure that Kafka runs" in said.out
     pipeline.write_file(source={"kafka": {**away, "options": {"bogus.option": 1}}})
     said = check(pipeline)
     assert said.code == 2

@@ -147,7 +147,7 @@ class TestShow:
 
 def test_expressions_are_examined_now_if_asked(one, check):
     one.write_sink(schema="id BIGINT NOT NULL, kind STRING", transform={"where": "id % 2 = 0"})
-    assert "examined at every start" in check(one).out
+    assert "checked at every start" in check(one).out
     said = check(one, "--spark")
     assert said.code == 0, said.out
     assert "select and where are row-wise and deterministic" in said.out

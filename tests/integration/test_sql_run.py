@@ -258,7 +258,7 @@ def test_the_last_lines_of_a_run_say_how_many_by_which_reason(
         "field 'word' should be STRING but is an integer",
     }
     shown = landonce(capsys, monkeypatch, "state", "show", site.file).out
-    assert f"208 dead letters were counted in {site.dead}, by reason:\n{reasons[0]}" in shown
+    assert f"208 dead letters in {site.dead}, by reason:\n{reasons[0]}" in shown
     document = json.loads(landonce(capsys, monkeypatch, "state", "show", site.file, "--json").out)
     assert [each["records"] for each in document["dead_letters"]] == [206, 1, 1]
 

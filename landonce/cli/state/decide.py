@@ -1,6 +1,5 @@
-"""What an operator decides about a pipeline: each command looks, explains what it does and costs, asks, and then changes the ledger.
-
-The sink says what can be decided about it (`Sink.operations`), and one sentence where it cannot.
+"""What an operator decides about a pipeline: each command reads the state, says what it will do and cost, asks, and changes
+the ledger. The sink says what can be decided about it (`Sink.operations`), or gives one sentence why not.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ def import_position(file: Path, before: Before, *, yes: bool) -> None:
 
 
 def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: str = "") -> None:
-    """Explains, asks, swaps. A driver that changed the ledger in the meantime makes this `Fenced`, and nothing is done.
-    Dead letters that are staged of a plan that is given up count from then on: nobody writes it again."""
+    """Explains, asks, and changes the ledger. If a driver changed it in the meantime, this raises `Fenced` and does nothing.
+    Staged dead letters of a plan that is given up count from then on: the plan is never written again."""
     config, ledger, decision = target.parts.config, choice.state, choice.decision
     letters = Letters(config.dead_letters.path, config.pipeline)
     given_up = ledger.pending is not None and decision.new.pending is None
@@ -135,7 +134,7 @@ def _done(decision: Decision, file: Path) -> None:
 
 
 def _landed(target: Operations, state: LedgerState, ranges: tuple[Range, ...]) -> str:
-    """How much of these ranges the target holds; silent where it cannot be asked."""
+    """How much of these ranges the target holds; empty if it cannot be asked."""
     labelled = [Range(state.labelled(each.partition), each.first, each.end) for each in ranges]
     try:
         rows = target.count(labelled)

@@ -106,7 +106,7 @@ def _reasons(parts: Parts) -> tuple[Reasons, str]:
 def _show(seen: _Seen) -> None:
     ledger = seen.ledger
     if ledger is None:
-        out.print(f"pipeline {seen.pipeline}: no ledger yet. The first `landonce run` makes it.", markup=False)
+        out.print(f"pipeline {seen.pipeline}: no ledger yet. The first `landonce run` creates it.", markup=False)
         return
     totals = ledger.totals
     out.print(
@@ -117,7 +117,7 @@ def _show(seen: _Seen) -> None:
     )
     if seen.letters is not None:
         there = sum(each.records for each in seen.reasons)
-        out.print(redact(f"{there:,} dead letters were counted in {seen.letters}, by reason:"), markup=False)
+        out.print(redact(f"{there:,} dead letters in {seen.letters}, by reason:"), markup=False)
         for line in lines(seen.reasons, there):
             out.print(redact(line), markup=False)
     out.print(f"ledger: {seen.kept.words}", markup=False)
@@ -134,8 +134,8 @@ def _show(seen: _Seen) -> None:
         out.print(line, markup=False)
     for key in seen.claimed:
         out.print(
-            f"  block {key} was claimed, and nobody has said yet whether it landed: the next run does, or says which "
-            "`landonce state settle` does",
+            f"  block {key} was claimed, and it is not known whether it landed: the next run finds out, or names the "
+            "`landonce state settle` command to use",
             style="yellow",
             markup=False,
         )
