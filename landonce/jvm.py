@@ -77,20 +77,15 @@ def forget_ended() -> None:
 
 
 def spark_lost() -> SparkLost:
+    process = _process()
+    code = process.poll() if process is not None else None
+    how = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
     return SparkLost(
-        "Spark's JVM ended" + (" unexpectedly" if _gateway() is not None else " before it had started") + _how() + ".",
+        "Spark's JVM ended" + (" unexpectedly" if _gateway() is not None else " before it had started") + how + ".",
         safe="Nothing is lost and nothing is duplicated; whatever was pending is settled at the next start.",
         command="start again; a supervisor may do that. If it happens again: look for the OOM killer in the kernel's "
         "log (`dmesg`), and set `spark.conf: {spark.driver.memory: …}` in {file} to what the machine has",
     )
-
-
-def _how() -> str:
-    process = _process()
-    code = process.poll() if process is not None else None
-    if code is None:
-        return ""
-    return f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
 
 
 def _gateway() -> Any:

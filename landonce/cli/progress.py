@@ -25,7 +25,7 @@ from landonce.protocol.steps import Effect, Step
 
 _QUIET = {Step.SURVEY, Step.IDLE}
 _LONG = 2.0
-"""Seconds."""
+"""Seconds after which a step shows its duration so far."""
 
 
 class TerminalProgress:
@@ -80,13 +80,19 @@ class TerminalProgress:
 
     def _render(self) -> Group:
         now = time.monotonic()
-        blocks = self._blocks_done()
+        blocks = 0
+        if self._writing is not None:
+            try:
+                blocks = self._finished()
+            except Exception:  # only for display: if Spark fails, the write itself raises the error
+                self._finished = lambda: 0
         flying = self._writing.records(blocks) if self._writing else 0
         flying += self._written.offsets if self._written else 0
         left = max(0, self._lag - flying) if self._lag is not None else None
         self._pace.see(now, self._totals.read + flying, left)
         step = self._writing.words(blocks) if self._writing else self._step
-        head = Text(f"{self._pipeline}: {_lasting(step, now - self._since)}", no_wrap=True, overflow="ellipsis")
+        lasting = f", {now - self._since:.0f} s" if now - self._since >= _LONG else ""
+        head = Text(f"{self._pipeline}: {step}{lasting}", no_wrap=True, overflow="ellipsis")
         rate = self._pace.rate
         numbers = Table.grid(padding=(0, 1))
         for width in _WIDTHS:
@@ -113,16 +119,6 @@ class TerminalProgress:
             f"about {_duration(seconds)} left" if seconds is not None else "",
         )
         return line
-
-    def _blocks_done(self) -> int:
-        """Only for display: if Spark fails, the write itself raises the error."""
-        if self._writing is None:
-            return 0
-        try:
-            return self._finished()
-        except Exception:
-            self._finished = lambda: 0
-            return 0
 
 
 _WIDTHS: tuple[tuple[int, Literal["left", "right"], str], ...] = (
@@ -181,13 +177,9 @@ class CatchUp:
         began, before, _ = self._seen[0]
         self.rate = max(0, read - before) / (now - began) if now - began >= _SHORTEST else None
         waiting = next(((at, then) for at, _, then in self._seen if then is not None), (now, 0))
-        self.seconds_left = _until_none(left, waiting[1], now - waiting[0]) if left else None
+        shrunk, passed = waiting[1] - (left or 0), now - waiting[0]
+        self.seconds_left = left * passed / shrunk if left and shrunk > 0 and passed >= _SHORTEST else None
         self.done = (read - self._from) / (read - self._from + left) if left else None
-
-
-def _until_none(left: int, before: int, passed: float) -> float | None:
-    """Seconds until nothing is left, if the rest keeps shrinking at the same rate."""
-    return left * passed / (before - left) if before > left and passed >= _SHORTEST else None
 
 
 _WINDOW, _SHORTEST = 10.0, 1.0
@@ -254,11 +246,6 @@ class LogProgress:
     def _say(self, event: str, level: int = logging.INFO, **facts: object) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         self._log.log(level, json.dumps({"at": at, "event": event, "pipeline": self._pipeline, **facts}))
-
-
-def _lasting(step: str, seconds: float) -> str:
-    """A long step shows its duration so far."""
-    return f"{step}, {seconds:.0f} s" if seconds >= _LONG else step
 
 
 def _words(effect: Effect) -> str:

@@ -120,7 +120,12 @@ def _fill(wanted: JarSet, jars: list[Jar], say: Say) -> None:
         for jar in jars:
             if hashlib.sha256((filled / jar.file_name).read_bytes()).hexdigest() != jar.sha256:
                 raise LocalStackError(f"{jar.file_name} differs from the one landonce was tested with; it was not used")
-        _move_into_place(filled, folder)
+        try:
+            os.rename(filled, folder)
+        except OSError:
+            # Someone else was faster, or an incomplete folder is in the way: put each jar in its place in one step.
+            for each in filled.iterdir():
+                os.replace(each, folder / each.name)
     say(f"{wanted.shown} {wanted.version} is ready")
 
 
@@ -182,15 +187,6 @@ def need_java() -> str:
     if found is None:
         raise LocalStackError("no Java found; install it with: apt-get install openjdk-17-jre-headless")
     return found
-
-
-def _move_into_place(filled: Path, folder: Path) -> None:
-    try:
-        os.rename(filled, folder)
-    except OSError:
-        # Someone else was faster, or an incomplete folder is in the way: put each jar in its place in one step.
-        for jar in filled.iterdir():
-            os.replace(jar, folder / jar.name)
 
 
 def main(*names: str) -> None:

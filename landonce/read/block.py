@@ -119,10 +119,10 @@ class ReadBlock:
             times[np.unique(each)] += 1
         times[list(bad)] = 0
         found = times > 0
-        self.shared += int(times.sum()) - _count(found)
+        self.shared += int(times.sum() - found.sum())
         left_out = _marked(count, filtered, bad) & ~found
-        self.filtered += _count(left_out)
-        self.held += _count(_marked(count, elsewhere, bad) & ~found & ~left_out)
+        self.filtered += int(left_out.sum())
+        self.held += int((_marked(count, elsewhere, bad) & ~found & ~left_out).sum())
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,10 @@ class Reader:
         """A record that one table rejects lands in none."""
         for rows, places in decoded.values():
             bad.update({int(places[at]): reason for at, reason in rows.rejects})
-        _reject(records, bad, block)
+        for at, reason in sorted(bad.items()):
+            offset = records.offsets[at].as_py()
+            block.rejected.append(Rejected(records.partition, offset, reason))
+            block.messages[records.partition, offset] = records.messages[at]
         kept = [places[rows.kept] for rows, places in decoded.values()]
         filtered = [places[rows.filtered] for rows, places in decoded.values()]
         block.tally(len(records.values), kept, elsewhere, bad, filtered)
@@ -343,20 +346,9 @@ def find(
     return found
 
 
-def _reject(records: Records, bad: Mapping[int, str], block: ReadBlock) -> None:
-    for at, reason in sorted(bad.items()):
-        offset = records.offsets[at].as_py()
-        block.rejected.append(Rejected(records.partition, offset, reason))
-        block.messages[records.partition, offset] = records.messages[at]
-
-
 def _marked(count: int, indexes: Sequence[Indexes], bad: Collection[int]) -> npt.NDArray[np.bool_]:
     marks = np.zeros(count, np.bool_)
     for each in indexes:
         marks[each] = True
     marks[list(bad)] = False
     return marks
-
-
-def _count(marks: npt.NDArray[np.bool_]) -> int:
-    return int(np.count_nonzero(marks))

@@ -124,6 +124,10 @@ class Evolution(Want):
 
 def merge(evolutions: Iterable[Evolution]) -> Evolution:
     """The union, in any order. Of new names that differ only in case, the first one counts."""
+
+    def width(type_: pa.DataType) -> tuple[int, str]:
+        return (type_.precision if pt.is_decimal(type_) else type_.bit_width, str(type_))
+
     listed = list(evolutions)
     added: dict[Path, list[Shape]] = {}
     widened: dict[Path, list[pa.DataType]] = {}
@@ -138,7 +142,7 @@ def merge(evolutions: Iterable[Evolution]) -> Evolution:
     }
     return Evolution(
         tuple((path, merged(added[path])) for path in sorted(kept)),
-        tuple((path, max(widened[path], key=_width)) for path in sorted(widened)),
+        tuple((path, max(widened[path], key=width)) for path in sorted(widened)),
         tuple(sorted({path for each in listed for path in each.optional})),
     )
 
@@ -207,20 +211,18 @@ class _Look:
         names, meant, codes = self._keys(colons, places)
         for number, place in enumerate(places):
             mine = meant[codes] == number
-            self._member(colons[mine], owner[mine], len(objects), place, (*path, place.name), objects.depth)
+            inner = (*path, place.name)
+            if not place.nullable:
+                holding = owner[mine][self._first(colons[mine]) != _NULL]
+                if len(np.unique(holding)) < len(objects):
+                    self.optional.append(inner)
+            self._value(colons[mine], place, inner, objects.depth)
         strangers = dict(self._strangers(names, meant, colons, codes))
         taken = (*(place.name for place in places), *(() if path else RESERVED))
         for name in distinct(sorted(strangers), taken):
             shape = self._shape(strangers[name], objects.depth)
             if shape.type() is not None:
                 self.added.append(((*path, name), shape))
-
-    def _member(self, colons: Ints, owner: Ints, objects: int, place: Place, path: Path, depth: int) -> None:
-        if not place.nullable:
-            holding = owner[self._first(colons) != _NULL]
-            if len(np.unique(holding)) < objects:
-                self.optional.append(path)
-        self._value(colons, place, path, depth)
 
     def _value(self, tokens: Ints, place: Place, path: Path, depth: int) -> None:
         """The values after these tokens, in a place of the schema."""
@@ -305,7 +307,3 @@ class _Look:
     def _first(self, tokens: Ints) -> Bytes:
         """The first byte after each token."""
         return self._structure.text[self._structure.value_starts(tokens)]
-
-
-def _width(type_: pa.DataType) -> tuple[int, str]:
-    return (type_.precision if pt.is_decimal(type_) else type_.bit_width, str(type_))

@@ -102,8 +102,7 @@ def _perhaps_whole(found: pa.StringArray, rows: Indexes) -> Indexes:
     """The rows whose number has another text as an integer: zeros, because of the sign, and numbers with more digits than a
     double holds."""
     numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
-    chosen: Indexes = rows[(numbers == 0) | (numbers >= 2**53)]
-    return chosen
+    return np.asarray(rows[(numbers == 0) | (numbers >= 2**53)], np.int64)
 
 
 @lru_cache(maxsize=64)

@@ -169,17 +169,20 @@ def _type(words: _Words) -> tuple[pa.DataType, int | None]:
         return _timestamp(words, None if word == "timestamp_ntz" else "UTC")
     if word in ("decimal", "numeric", "dec"):
         return _decimal(words), None
-    if word == "array":
+    if word in ("array", "struct", "map"):
         words.expect("<")
-        inner = _inside(words, "item")
+        made = (
+            _struct(words) if word == "struct" else _map(words) if word == "map" else pa.list_(_inside(words, "item"))
+        )
         words.expect(">")
-        return pa.list_(inner), None
-    if word == "struct":
-        return _struct(words), None
-    if word == "map":
-        return _map(words), None
+        return made, None
     if word == "fixed":
-        return _fixed(words), None
+        words.expect("(")
+        length = _number(words)
+        words.expect(")")
+        if not length:
+            raise words.error("fixed(0) holds nothing")
+        return pa.binary(length), None
     more = ("timestamp", "timestamp(3)", "decimal(p, s)", "fixed(n)", "array<…>", "struct<…>", "map<string, …>")
     known = ", ".join(sorted({*_PLAIN, *more}))
     raise ConfigError(f"source.kafka.schema: {word!r} is not a type that landonce decodes; it knows {known}.")
@@ -213,36 +216,22 @@ def _decimal(words: _Words) -> pa.DataType:
 
 
 def _struct(words: _Words) -> pa.DataType:
-    words.expect("<")
     children = []
     while True:
         name = _unquoted(words.take())
         words.take_if(":")
         children.append(_inside(words, name))
         if not words.take_if(","):
-            break
-    words.expect(">")
-    return pa.struct(children)
+            return pa.struct(children)
 
 
 def _map(words: _Words) -> pa.DataType:
-    words.expect("<")
     key, _ = _type(words)
     words.expect(",")
     value = _inside(words, "value")
-    words.expect(">")
     if not pa.types.is_string(key):
         raise words.error("a map has STRING keys, as JSON has")
     return pa.map_(key, value)
-
-
-def _fixed(words: _Words) -> pa.DataType:
-    words.expect("(")
-    length = _number(words)
-    words.expect(")")
-    if not length:
-        raise words.error("fixed(0) holds nothing")
-    return pa.binary(length)
 
 
 def _number(words: _Words) -> int:

@@ -8,6 +8,7 @@ cannot infer a schema, the error lists every place that prevents it, and ends wi
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,31 +101,23 @@ class Record:
 
 
 @dataclass
-class _Seen:
-    """How many records hold it, and the first of them."""
-
-    first: str
-    records: int = 0
-
-
-@dataclass
 class _Place:
     """A field, or the element of an array: the kinds of values that were seen there."""
 
-    kinds: dict[str, _Seen] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+    """In how many records."""
+    first: dict[str, Record] = field(default_factory=dict)
 
     def saw(self, kind: str, record: Record) -> None:
-        self.kinds.setdefault(kind, _Seen(str(record))).records += 1
+        self.kinds[kind] += 1
+        self.first.setdefault(kind, record)
 
     @property
     def kind(self) -> str:
         """What most records hold. Integers among fractions are fractions."""
-        if self.kinds.keys() >= _NUMBERS:
-            whole = self.kinds["an integer"].records
-            counted = {name: each.records for name, each in self.kinds.items() if name != "an integer"}
-            counted["a number with a fraction"] += whole
-        else:
-            counted = {name: each.records for name, each in self.kinds.items()}
+        counted = self.kinds.copy()
+        if counted.keys() >= _NUMBERS:
+            counted["a number with a fraction"] += counted.pop("an integer")
         return min(
             (name for name in counted if name in _ORDER),
             key=lambda name: (-counted[name], _ORDER.index(name)),
@@ -138,8 +131,9 @@ class _Place:
         return len(held) > 1
 
     def __str__(self) -> str:
-        listed = sorted(self.kinds.items(), key=lambda each: -each[1].records)
-        return "; ".join(f"{kind} in {seen.records:,} (first {seen.first})" for kind, seen in listed)
+        return "; ".join(
+            f"{kind} in {records:,} (first {self.first[kind]})" for kind, records in self.kinds.most_common()
+        )
 
 
 @dataclass(frozen=True)
@@ -172,11 +166,15 @@ class Sample:
         for path in fit.faults:
             self._note_absent(places, path)
         named = sorted(path for path, each in places.items() if path in fit.faults or each.at_odds)
-        lines = [_line(path, places[path], fit.faults.get(path, "")) for path in named[:_SHOWN]]
-        more = [f"  … and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []
+        lines = []
+        for path in named[:_SHOWN]:
+            reason = fit.faults.get(path) or f"records do not agree; the schema below takes {places[path].kind}"
+            lines.append(f"  {path}: {places[path]}\n      {reason}")
+        if len(named) > _SHOWN:
+            lines.append(f"  … and {len(named) - _SHOWN} more")
         return ConfigError(
             f"no schema is declared, and none can be taken from the first {len(self.records):,} records. These fields are in the way:\n"
-            + "\n".join((*lines, *more)),
+            + "\n".join(lines),
             safe="Nothing was created.",
             command=paste(
                 fit.schema,
@@ -224,11 +222,6 @@ def take_sample(view: SourceView, options: Mapping[str, Any]) -> Sample:
         if value and value.lstrip()[:1] == b"{" and readable(value) and _is_json(value)
     ]
     return Sample(tuple(sorted(records, key=lambda each: (each.partition, each.offset))))
-
-
-def _line(path: str, place: _Place, why: str) -> str:
-    reason = why or f"records do not agree; the schema below takes {place.kind}"
-    return f"  {path}: {place}\n      {reason}"
 
 
 def _is_json(value: bytes) -> bool:

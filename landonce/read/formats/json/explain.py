@@ -194,10 +194,10 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
     type_ = place.type
     if value is None:
         return  # Arrow reads it; the column check finds out whether it may be missing
-    if pt.is_list(type_) and type(value) is list:
-        yield from _each(value, place, level, f"{where}[]")
-    elif pt.is_map(type_) and isinstance(value, _Object):
-        yield from _each([item for _, item in value], place, level, f"{where}[]")
+    is_map = pt.is_map(type_) and isinstance(value, _Object)
+    if is_map or (pt.is_list(type_) and type(value) is list):
+        for item in value:
+            yield from _value(item[1] if is_map else item, place.inside[0], level, f"{where}[]", None)
     elif pt.is_struct(type_) and isinstance(value, _Object):
         yield from _members(value, level.inside(place), f"{where}.", {})
     elif not _is_kind_for(value, type_, scale):
@@ -210,12 +210,6 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
     elif pt.is_floating(type_) and isinstance(value, _Integer) and not _is_exact(value.text, type_):
         held = "double" if pt.is_float64(type_) else "float"
         yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)
-
-
-def _each(values: list[Any], place: Place, level: _Level, where: str) -> Iterator[_Problem]:
-    """The elements of a list, or the values of a map."""
-    for value in values:
-        yield from _value(value, place.inside[0], level, where, None)
 
 
 def _is_kind_for(value: Any, type_: pa.DataType, scale: int | None) -> bool:
