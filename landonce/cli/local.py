@@ -93,7 +93,7 @@ def up(folder: Folder = _FOLDER, as_json: Json = False) -> None:
     out.print(f"Kafka       {info.kafka_bootstrap}", markup=False)
     out.print(f"ClickHouse  {info.clickhouse_url}   (native protocol: port {info.clickhouse_tcp_port})", markup=False)
     out.print(f"data in     {info.folder}\n", markup=False)
-    out.print("A pipeline for them; save it as clicks.yaml once there is a topic `clicks`:\n", markup=False)
+    out.print("Send records to the topic `clicks`, and save this pipeline file as clicks.yaml:\n", markup=False)
     out.print(_SNIPPET.format(kafka=info.kafka_bootstrap, clickhouse=info.clickhouse_url), markup=False)
     out.print("Next:  landonce check clicks.yaml", markup=False)
 

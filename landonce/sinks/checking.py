@@ -200,7 +200,7 @@ def outside_ledger(run: CheckRun) -> Findings:
     path = named.sqlite
     if path is not None and not path.exists():
         run.ledger = True
-        yield from writable(path.parent, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
+        yield from writable(path.parent, f"none yet: the first run creates {path}", f"mkdir -p {path.parent}")
         return
     yield from entries(run)
 
@@ -251,17 +251,19 @@ def to_be_created(run: CheckRun, statement: Statement) -> Findings:
         run.statements = (*run.statements, statement)
         yield Finding(
             Level.OK,
-            "the table is not there yet; the first start creates it, of the columns that `select` makes: "
-            "`landonce check --spark` shows them",
+            "the table does not exist yet; the first start creates it with the columns of `select`: `landonce check "
+            "--spark` shows them",
         )
         return
     schema = declared_schema(config)
     if schema is None and run.source is not None:
         schema = take_sample(run.source, run.parts.consumer).columns(statement)
     if schema is None:
-        yield Finding(Level.WARNING, "the table is not there yet; it is created at the first start, from a sample")
+        yield Finding(
+            Level.WARNING, ("the table does not exist yet; the first start creates it from a sample of the records")
+        )
     else:
-        yield Finding(Level.OK, f"the table is not there yet; the first start creates it:\n{statement(schema)}")
+        yield Finding(Level.OK, f"the table does not exist yet; the first start creates it:\n{statement(schema)}")
 
 
 def records(run: CheckRun, recipe: Recipe, source: Schema) -> Findings:
@@ -333,8 +335,8 @@ def _lag(state: LedgerState, view: SourceView) -> Findings:
     begun = "would begin" if state.version == 1 and state.batch == 0 else "is"
     yield Finding(
         Level.OK,
-        f"the position {begun} at most {lag} records behind {len(positions)} partitions; nearest to retention is "
-        f"{nearest_} at offset {at}, {at - extents[nearest_].start} past the first that is kept",
+        f"the position {begun} at most {lag} records behind the end of {len(positions)} partitions; closest to "
+        f"retention: {nearest_} at offset {at}, {at - extents[nearest_].start} after the first offset that Kafka keeps",
     )
 
 

@@ -16,7 +16,7 @@ class Promise:
     conditions: tuple[str, ...]
 
 
-READ_IN_TIME = "the pipeline never stands longer than Kafka keeps records; if it does, it halts and says so"
+READ_IN_TIME = "the pipeline is never stopped for longer than Kafka keeps records; otherwise it halts"
 
 
 def of_deduplicating(config: Pipeline) -> Promise:

@@ -47,8 +47,8 @@ def test_a_pipeline_that_is_fit(pipeline, check):
     assert "guaranteed: exactly once" in said.out
     assert "because" in said.out
     assert "as long as" in said.out
-    assert "none yet: the first run makes" in said.out
-    assert "at most 10 records behind 2 partitions" in said.out
+    assert "none yet: the first run creates" in said.out
+    assert "at most 10 records behind the end of 2 partitions" in said.out
     assert sorted(pipeline.folder.iterdir()) == before, "no ledger, no folder"
 
 
@@ -182,7 +182,7 @@ def test_a_table_that_select_makes_is_shown_where_spark_may_be_asked(pipeline, c
     pipeline.write_file(transform=select, source={"kafka": source}, sink={"clickhouse": sink})
     said = check(pipeline)
     assert said.code == 0, said.out
-    assert "of the columns that `select` makes: `landonce check --spark` shows them" in said.out
+    assert "with the columns of `select`: `landonce check --spark` shows them" in said.out
     said = check(pipeline, "--spark")
     assert said.code == 0, said.out
     assert "`name` Nullable(String)" in said.out

@@ -72,7 +72,7 @@ class TestBeforeTheFirstStart:
         said = check(pipeline)
         assert said.code == 0, said.out
         assert sorted(pipeline.folder.iterdir()) == before, "no catalog, no table, no folder"
-        assert f"none yet: the first run makes {pipeline.folder}/lake/catalog.db" in said.out
+        assert f"none yet: the first run creates {pipeline.folder}/lake/catalog.db" in said.out
         assert "CREATE TABLE `landonce`.`db`.`t`" in said.out
         assert "`id` bigint NOT NULL" in said.out
         assert "`tags` array<string>" in said.out
@@ -80,7 +80,7 @@ class TestBeforeTheFirstStart:
         assert "PARTITIONED BY (day(at), bucket(4, id))" in said.out
         assert "'write.parquet.compression-codec' = 'zstd'" in said.out
         assert "SET IDENTIFIER FIELDS id" in said.out
-        assert "at most 10 records behind 2 partitions" in said.out
+        assert "at most 10 records behind the end of 2 partitions" in said.out
 
     def test_columns_come_from_a_sample_where_none_are_declared(self, pipeline, check):
         pipeline.write_sink(create=True)

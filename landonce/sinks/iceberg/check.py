@@ -84,7 +84,7 @@ class _IcebergCheck:
         path = sink.spec.sqlite_file
         if path is not None and not path.exists():
             folder = path.parent if path.parent.exists() else checking.nearest(path.parent)
-            yield from checking.writable(folder, f"none yet: the first run makes {path}", f"mkdir -p {path.parent}")
+            yield from checking.writable(folder, f"none yet: the first run creates {path}", f"mkdir -p {path.parent}")
             return
         names = (*sink.static, sink.routing.template or "")
         namespaces = sorted({name.rpartition(".")[0] for name in names} - {""})

@@ -62,7 +62,7 @@ def _ledger(run: CheckRun, table: SqlTable) -> Findings:
     if not database.may_exist():
         run.ledger = True
         folder = Path(database.place).parent
-        yield from checking.writable(folder, f"none yet: the first run makes {database.place}", f"mkdir -p {folder}")
+        yield from checking.writable(folder, f"none yet: the first run creates {database.place}", f"mkdir -p {folder}")
         return
     yield from checking.entries(run, f"{database.place} ")
 
