@@ -52,6 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spark-workers", action="store_true", help="every driver of tests/integration has Spark's workers"
     )
+    parser.addoption(
+        "--worlds", type=int, default=0, help="search at most so many worlds of each scenario of tests/model"
+    )
 
 
 def pytest_configure() -> None:

@@ -1,6 +1,6 @@
 """The production core, loaded as it is or with planted bugs.
 
-A bug is a patch of a module's source text, applied in memory. Every module of the core is then executed anew, so that
+A bug is a patch of a module's source text, applied in memory. Every module of the core is then executed again, so that
 the others see the patched one; the modules that the rest of the test run imported are not touched.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import landonce
 
@@ -43,7 +44,7 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Patch:
-    """`snippet` must stand exactly once in the module's source, so that a planted bug cannot rot unseen."""
+    """`snippet` must occur exactly once in the module's source, so that no planted bug becomes void without notice."""
 
     module: str
     snippet: str
@@ -99,14 +100,37 @@ def load(*patches: Patch) -> Core:
 
 def _execute(name: str, patches: list[Patch]) -> ModuleType:
     path = Path(landonce.__file__).parent.joinpath(*name.split(".")[1:]).with_suffix(".py")
-    source = path.read_text(encoding="utf-8")
-    for patch in patches:
-        source = patch.apply(source)
     module = ModuleType(name)
     module.__file__ = str(path)
     _place(name, module)
-    exec(compile(source, str(path), "exec"), module.__dict__)
+    exec(_compiled(path, tuple(patches)), module.__dict__)
+    for each in vars(module).values():
+        if isinstance(each, type) and each.__module__ == name and is_dataclass(each):
+            _keep_hash(each)
     return module
+
+
+@cache
+def _compiled(path: Path, patches: tuple[Patch, ...]) -> CodeType:
+    source = path.read_text(encoding="utf-8")
+    for patch in patches:
+        source = patch.apply(source)
+    return compile(source, str(path), "exec")
+
+
+def _keep_hash(values: type) -> None:
+    """Values are frozen and are hashed over and over: each keeps its hash."""
+    hashed = values.__hash__
+    if hashed is None:
+        return
+
+    def kept(self: object) -> int:
+        known = self.__dict__.get("#")
+        if known is None:
+            known = self.__dict__["#"] = hashed(self)
+        return known
+
+    values.__hash__ = kept  # type: ignore[method-assign,assignment]
 
 
 def _place(name: str, module: ModuleType | None) -> None:

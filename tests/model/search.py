@@ -88,9 +88,9 @@ def search(
                 if wanted(after.what):
                     return result(Found(after.what, (*_way(came, world), label)))
                 continue
-            if after in came:
+            step = (world, label)
+            if came.setdefault(after, step) is not step:
                 continue
-            came[after] = (world, label)
             wrong = model.wrong(after)
             if wrong:
                 if wanted(wrong):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .values import Routed
+from .values import Routed, quick
 
 NONE = -1
 
@@ -63,6 +63,7 @@ class Scenario(Routed):
     """A ledger is lost or restored while drivers run and commits are under way."""
 
 
+@quick
 class Snap(NamedTuple):
     """One snapshot. `total` is everything that the branch holds with it."""
 
@@ -75,6 +76,7 @@ class Snap(NamedTuple):
     """A compaction: the same rows, in other files."""
 
 
+@quick
 class Tab(NamedTuple):
     """One table. Snapshots are numbered from 0, and `copy` is the mark that its property holds."""
 
@@ -85,6 +87,7 @@ class Tab(NamedTuple):
     copy: int
 
 
+@quick
 class Attempt(NamedTuple):
     """A commit that was judged and goes to the catalog: it counts if the head is still the one that was loaded."""
 
@@ -95,6 +98,7 @@ class Attempt(NamedTuple):
     rows: int
 
 
+@quick
 class Agent(NamedTuple):
     """A driver that lives, between two things that it does."""
 
@@ -115,6 +119,7 @@ class Agent(NamedTuple):
     """What Spark brings to a query: the range of the one partition."""
 
 
+@quick
 class Lake(NamedTuple):
     """All that is, between two steps."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .values import Routed
+from .values import Routed, quick
 
 NONE = -1
 NOBODY = 0
@@ -48,6 +48,7 @@ class Scenario(Routed):
     keyed: bool = False
 
 
+@quick
 class Row(NamedTuple):
     """A block's row: interned claim and receipt."""
 
@@ -58,6 +59,7 @@ class Row(NamedTuple):
     receipt: int
 
 
+@quick
 class Worker(NamedTuple):
     """A worker with its block. `open`: its transaction holds the block's row; `wrote`: rows that it holds back."""
 
@@ -70,6 +72,7 @@ class Worker(NamedTuple):
     """Only its COMMIT is left, inside the server."""
 
 
+@quick
 class Agent(NamedTuple):
     """A driver that lives."""
 
@@ -82,6 +85,7 @@ class Agent(NamedTuple):
     """What Spark brings to a query: the range of the one partition."""
 
 
+@quick
 class Job(NamedTuple):
     """One block for one worker."""
 
@@ -94,6 +98,7 @@ class Job(NamedTuple):
     title: str
 
 
+@quick
 class Stored(NamedTuple):
     """What a backup holds."""
 
@@ -102,6 +107,7 @@ class Stored(NamedTuple):
     landed: int
 
 
+@quick
 class Base(NamedTuple):
     """All that is, between two steps."""
 

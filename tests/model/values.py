@@ -8,7 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Values = TypeVar("Values", bound=type)
+
+
+def quick(values: Values) -> Values:
+    """A NamedTuple whose `_replace` takes two thirds of the time."""
+    at = {name: number for number, name in enumerate(values._fields)}
+
+    def _replace(self: tuple[Any, ...], /, **changes: Any) -> Any:
+        new = list(self)
+        for name, value in changes.items():
+            new[at[name]] = value
+        return tuple.__new__(values, new)
+
+    values._replace = _replace
+    return values
+
 
 TOPIC = "t"
 FRESH = -1
@@ -114,6 +131,7 @@ class Routed:
     """There are too many worlds to see all of them: so many are searched, and more in the long run. 0: all are."""
 
 
+@quick
 class World(NamedTuple):
     """All that is, between two steps."""
 
@@ -135,6 +153,7 @@ class World(NamedTuple):
     """Where each Kafka partition began when the pipeline was bound for the first time; from there on all is owed."""
 
 
+@quick
 class Agent(NamedTuple):
     """A driver: its number is its owner nonce."""
 
@@ -148,6 +167,7 @@ class Agent(NamedTuple):
     """What Spark brings to a query: the range of the one partition."""
 
 
+@quick
 class Worker(NamedTuple):
     """A worker and its block. `heard` is the driver that it reports to."""
 
@@ -159,6 +179,7 @@ class Worker(NamedTuple):
     """Its own insert: (running, what has still to land in each table partition), or ()."""
 
 
+@quick
 class Insert(NamedTuple):
     """An insert whose worker has gone or has given up."""
 

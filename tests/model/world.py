@@ -23,6 +23,8 @@ from .search import Found
 from .values import FRESH, KINDS, NOBODY, TOPIC, Agent, Insert, Job, Scenario, Table, Violation, Worker, World
 
 Step = tuple[str, World | Violation]
+AT = {kind: number for number, kind in enumerate(KINDS)}
+QUIET = (0,) * len(KINDS)
 
 
 class Model:
@@ -102,8 +104,7 @@ class Model:
     def rests(self, world: World) -> Iterator[tuple[str, World]]:
         """The same target and ledger with nothing more that goes wrong: everybody has died, or all but one driver with its workers,
         which must finish, or leave for a reason."""
-        quiet = (0,) * len(KINDS)
-        rest = world._replace(backup=FRESH, drivers=(), workers=(), inserts=(), left=quiet, starts=LAST)
+        rest = world._replace(backup=FRESH, drivers=(), workers=(), inserts=(), left=QUIET, starts=LAST)
         yield "everybody dies", rest
         for agent in world.drivers:
             workers = tuple(each for each in world.workers if each.heard == agent.number)
@@ -578,10 +579,10 @@ class Model:
     # ── faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _left(self, world: World, kind: str) -> int:
-        return world.left[KINDS.index(kind)]
+        return world.left[AT[kind]]
 
     def _spend(self, world: World, kind: str) -> World:
-        at = KINDS.index(kind)
+        at = AT[kind]
         return world._replace(left=(*world.left[:at], world.left[at] - 1, *world.left[at + 1 :]))
 
     def _burn_steps(self, world: World, job: Job, parts: tuple[int, ...], who: str) -> Iterator[Step]:

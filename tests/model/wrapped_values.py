@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .transaction_values import Agent
-from .values import Routed
+from .values import Routed, quick
 
 NOBODY = 0
 WAIT = 1
@@ -51,6 +51,7 @@ class Scenario(Routed):
     """What the sink of each driver declares; the last one's holds for those that follow."""
 
 
+@quick
 class Row(NamedTuple):
     """A block's row: interned claim and receipt (-1 for none)."""
 
@@ -64,6 +65,7 @@ class Row(NamedTuple):
     wait: int
 
 
+@quick
 class Worker(NamedTuple):
     """A worker with its block. `nonce`: its attempt; `sent`: where its push is; `wait`: what its sink declares."""
 
@@ -76,6 +78,7 @@ class Worker(NamedTuple):
     wait: int
 
 
+@quick
 class Flight(NamedTuple):
     """A push that is under way."""
 
@@ -84,6 +87,7 @@ class Flight(NamedTuple):
     until: int
 
 
+@quick
 class Sky(NamedTuple):
     """All that is, between two steps."""
 

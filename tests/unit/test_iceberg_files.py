@@ -565,7 +565,7 @@ _TIMES = [(6, YearTransform()), (6, MonthTransform()), (6, DayTransform())] + [
 )
 def test_every_row_is_in_its_partition(catalog: Catalog, source: int, transform: Transform[Any, Any]) -> None:
     table = _table(catalog, EVERYTHING, _spec((source, transform)))
-    rows = _everything(70)
+    rows = _everything(30)
     name = EVERYTHING.find_column_name(source)
     assert name is not None
     whose = {row["id"]: _of_row(row, name) for row in rows.to_pylist()}
@@ -576,9 +576,9 @@ def test_every_row_is_in_its_partition(catalog: Catalog, source: int, transform:
         assert {_expected(transform, whose[number]) for number in ids} == {each.partition[0]}
         assert each.spec_id == table.spec().spec_id
         seen += ids
-    assert sorted(seen) == list(range(70))
+    assert sorted(seen) == list(range(30))
     assert len({repr(each.partition) for each in files}) == len(files)
-    assert _append(table, files).scan().to_arrow().num_rows == 70
+    assert _append(table, files).scan().to_arrow().num_rows == 30
 
 
 def _of_row(row: dict[str, Any], name: str) -> Any:
