@@ -127,7 +127,7 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -
     """Raises where the plan would be forgotten, or cut, with blocks that are in the table, or recorded without some that are not;
     and where an operator would give up the receipt of a block, which names its dead letters.
 
-    Only ranges of partitions that begin anew may go with the plan: these have another label from then on.
+    Only ranges of partitions that begin again may go with the plan: these have another label from then on.
     """
     if old.pending is None:
         return
@@ -167,7 +167,7 @@ def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow
 
 def _keeps_receipts(old: LedgerState, plan: Plan, new: LedgerState, known: Collection[int]) -> None:
     """Nobody reads a block again that landed, so what is known of it stays as long as any of its partitions goes on. What begins
-    anew is cut out of it."""
+    again is cut out of it."""
     left = {block.number: block.ranges for block in new.pending.blocks} if new.pending is not None else {}
     for block in plan.blocks:
         goes_on = tuple(each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition))

@@ -95,7 +95,7 @@ class Plan:
     """The folder of its dead letters, as the pipeline file named it when the plan was made."""
 
     def ends(self) -> dict[Partition, int]:
-        """Where each partition stands once this plan has landed."""
+        """Where each partition is once this plan has landed."""
         ends: dict[Partition, int] = {}
         for block in self.blocks:
             for each in block.ranges:
@@ -128,14 +128,14 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        told: dict[str, Any] = json.loads(text)
+        fields: dict[str, Any] = json.loads(text)
         return Plan(
-            batch=told["batch"],
-            blocks=tuple(_block_from_dict(each) for each in told["blocks"]),
-            fingerprint=told["fingerprint"],
-            deadline=told["deadline"],
-            kind=Kind(told["kind"]),
-            letters=told.get("letters", ""),
+            batch=fields["batch"],
+            blocks=tuple(_block_from_dict(each) for each in fields["blocks"]),
+            fingerprint=fields["fingerprint"],
+            deadline=fields["deadline"],
+            kind=Kind(fields["kind"]),
+            letters=fields.get("letters", ""),
         )
 
 
@@ -149,9 +149,9 @@ def _block_to_dict(block: Block) -> dict[str, Any]:
     }
 
 
-def _block_from_dict(told: dict[str, Any]) -> Block:
-    ranges = tuple(Range(Partition(topic, number), first, end) for topic, number, first, end in told["ranges"])
-    return Block(ranges, told["table"], told["shard"], told["generation"], told["number"])
+def _block_from_dict(fields: dict[str, Any]) -> Block:
+    ranges = tuple(Range(Partition(topic, number), first, end) for topic, number, first, end in fields["ranges"])
+    return Block(ranges, fields["table"], fields["shard"], fields["generation"], fields["number"])
 
 
 _LONGEST, _TOKEN = 100, 16

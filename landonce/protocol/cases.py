@@ -32,7 +32,7 @@ class OnRewind(str, Enum):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where offsets have a meaning. They mean nothing in another cluster, or in a topic that was made anew."""
+    """Where offsets have a meaning. They mean nothing in another cluster, or in a topic that was created again."""
 
     cluster_id: str
     topic_id: str

@@ -54,7 +54,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class TableMark:
-    """Where one table of a fan-out stands: which table it is, and the last batch that was committed to it."""
+    """One table of a fan-out: which table it is, and the last batch that was committed to it."""
 
     uuid: str
     batch: int
@@ -68,7 +68,7 @@ class LedgerState:
     lineage: str
     """Random, part of every token: made when the ledger began, and from then on the owner that prepared the last plan.
 
-    So a plan that is made anew after the ledger was restored never meets the tokens of the plan that it forgot, one of
+    So a plan that is made again after the ledger was restored never meets the tokens of the plan that it forgot, one of
     which the target may hold without its rows. A pending plan keeps its lineage, whoever writes it again.
     """
     epoch: int = 0

@@ -12,7 +12,7 @@ that is meant for the table is in it, once. The ledger of a fan-out only says ho
     of an earlier batch, none    a later one             rolled back: it takes nothing new until the removed ranges
                                                          were delivered again
     none that counts             a table                 its history expired with the mark: nobody can tell how far it is
-    another table by that name   a table                 dropped and made anew: nobody but a person knows what to do
+    another table by that name   a table                 dropped and made again: nobody but a person knows what to do
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TableStatus:
 
 
 def status_of(ledger: LedgerState, view: TableView) -> TableStatus:
-    """Where a table stands against the ledger."""
+    """Compares a table with the ledger."""
     known = dict(ledger.tables).get(view.table)
     if known is not None:
         _same_table(view, known)
@@ -115,8 +115,8 @@ def verdict(expected: TableView, seen: TableView, after: LedgerState) -> Verdict
     """
     if seen.uuid != expected.uuid or seen.uncertain:
         return Verdict.MOVED
-    told = seen.mark.state if seen.mark is not None else None
-    if told is not None and (told.owner, told.batch) == (after.owner, after.batch):
+    last = seen.mark.state if seen.mark is not None else None
+    if last is not None and (last.owner, last.batch) == (after.owner, after.batch):
         return Verdict.DONE
     same = _snapshot(seen) == _snapshot(expected) and seen.latest == expected.latest
     return Verdict.GO if same else Verdict.MOVED
@@ -126,10 +126,10 @@ def _snapshot(view: TableView) -> int | None:
     return view.mark.snapshot if view.mark is not None else None
 
 
-def behind_ranges(ledger: LedgerState, stands: Iterable[TableStatus]) -> tuple[Range, ...]:
+def behind_ranges(ledger: LedgerState, statuses: Iterable[TableStatus]) -> tuple[Range, ...]:
     """What is to be read again: from the lowest position of a table that is behind, up to the ledger's."""
     lowest: dict[Partition, int] = {}
-    for each in stands:
+    for each in statuses:
         for partition, floor in each.floors if each.behind else ():
             lowest[partition] = min(floor, lowest.get(partition, floor))
     return tuple(
@@ -183,7 +183,7 @@ def raised(before: Mark | None, after: LedgerState, tops: Floors = ()) -> Floors
     return tuple(sorted({**same, **dict(tops)}.items()))
 
 
-def learnt(ledger: LedgerState, plan: Plan, stands: Iterable[TableStatus]) -> dict[str, TableMark]:
+def learnt(ledger: LedgerState, plan: Plan, statuses: Iterable[TableStatus]) -> dict[str, TableMark]:
     """What the ledger learns of the tables when the plan is recorded.
 
     One that carries a later batch than it knows was committed to. One that was left out of new offsets because it was
@@ -191,7 +191,7 @@ def learnt(ledger: LedgerState, plan: Plan, stands: Iterable[TableStatus]) -> di
     """
     before = {table: known.batch for table, known in ledger.tables}
     found = {}
-    for each in stands:
+    for each in statuses:
         view = each.view
         if each.behind and plan.kind is not Kind.REPLAY:
             found[view.table] = TableMark(view.uuid, plan.batch)
@@ -211,13 +211,13 @@ def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | Non
         return None
     newest = max(marks, key=lambda view: view.mark.batch if view.mark else 0)
     assert newest.mark is not None
-    told, started = newest.mark.state, dict(newest.mark.started)
+    last, started = newest.mark.state, dict(newest.mark.started)
     positions = tuple(
         (partition, Position(position.first, started.get(partition, position.first)))
-        for partition, position in told.positions
+        for partition, position in last.positions
     )
     known = {
-        view.table: TableMark(view.uuid, min(view.mark.batch, told.batch - 1))
+        view.table: TableMark(view.uuid, min(view.mark.batch, last.batch - 1))
         for view in marks
         if view.mark is not None
     }
@@ -225,18 +225,18 @@ def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | Non
         fresh,
         epoch=max(fresh.epoch, past_epochs(marks)),
         version=fresh.version + 1,
-        cluster_id=told.cluster_id,
-        topic_ids=told.topic_ids,
-        labels=told.labels,
+        cluster_id=last.cluster_id,
+        topic_ids=last.topic_ids,
+        labels=last.labels,
         positions=positions,
-        batch=told.batch,
-        totals=told.totals,
+        batch=last.batch,
+        totals=last.totals,
         tables=tuple(sorted(known.items())),
     )
 
 
 def past_epochs(views: Iterable[TableView]) -> int:
-    """An epoch past those of all marks, so that the files of two drivers can always be told apart by it."""
+    """An epoch past those of all marks, so that the files of two drivers always differ in it."""
     return max((view.mark.state.epoch + 1 for view in views if view.mark is not None), default=0)
 
 

@@ -159,8 +159,8 @@ class Span:
 def parsed(text: str) -> dict[Partition, int]:
     """Spark's JSON for offsets of Kafka: `{"topic": {"0": 17}}`."""
     try:
-        told = json.loads(text)
-        return {Partition(topic, int(number)): int(at) for topic, each in told.items() for number, at in each.items()}
+        topics = json.loads(text)
+        return {Partition(topic, int(number)): int(at) for topic, each in topics.items() for number, at in each.items()}
     except (ValueError, AttributeError, TypeError):
         raise refusals.query(f"its offsets are not those of Kafka: {text[:100]}") from None
 
@@ -221,11 +221,11 @@ def _twice(partition: Partition) -> Exception:
 
 
 def starting_offsets(committed: Ends, partitions: Iterable[Partition]) -> str:
-    """JSON for Spark's `startingOffsets`: where the ledger stands, and the beginning of what it does not know."""
-    told: dict[str, dict[str, int]] = {}
+    """JSON for Spark's `startingOffsets`: the ledger's position, and the beginning of what it does not know."""
+    offsets: dict[str, dict[str, int]] = {}
     for each in sorted(partitions):
-        told.setdefault(each.topic, {})[str(each.number)] = committed.get(each, _EARLIEST)
-    return json.dumps(told, separators=(",", ":"))
+        offsets.setdefault(each.topic, {})[str(each.number)] = committed.get(each, _EARLIEST)
+    return json.dumps(offsets, separators=(",", ":"))
 
 
 _EARLIEST = -2

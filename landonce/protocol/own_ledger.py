@@ -94,7 +94,7 @@ def _from_the_beginning(state: LedgerState) -> LedgerState:
 def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:
     """May the state become `new` in a table that is `seen` so? `MOVED` means that the table was rolled back since.
 
-    Whether somebody else took the table is told by the copy, for a rollback may have removed the mark that would tell.
+    The copy shows whether somebody else took the table: a rollback may have removed the mark that would show it.
     """
     if seen.uuid != expected.uuid:
         raise errors.TableReplaced(
@@ -120,10 +120,10 @@ def refuse(verdict: Verdict, old: LedgerState, seen: OwnView) -> None:
     if verdict is Verdict.FENCED:
         raise fenced(old, seen.last.state if seen.last else None)
     if verdict is Verdict.MOVED:
-        raise errors.RolledBack(rollback_told(seen), safe="Nothing was written on top of it.")
+        raise errors.RolledBack(rollback_notice(seen), safe="Nothing was written on top of it.")
 
 
-def rollback_told(view: OwnView) -> str:
+def rollback_notice(view: OwnView) -> str:
     """What happened, in words."""
     last, standing = view.last, view.standing
     assert last is not None

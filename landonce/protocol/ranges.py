@@ -54,5 +54,5 @@ def label_of(labels: Mapping[str, str], partition: Partition) -> str:
 
 
 def topics_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """The way back: which topic a label stands for. No topic has a bracket in its name."""
+    """The way back: which topic a label is for. No topic has a bracket in its name."""
     return {label: of.partition("[")[0] for of, label in labels.items()}

@@ -54,14 +54,14 @@ class Receipt:
 
     def to_json(self) -> str:
         """The account alone, for a row of the ledger: no files, and nothing of timestamps."""
-        told = {name: getattr(self, name) for name in _COUNTS}
+        fields = {name: getattr(self, name) for name in _COUNTS}
         why = [(each.cause, each.records, each.example) for each in self.reasons]
-        return json.dumps(told | ({"reasons": why} if why else {}), separators=(",", ":"))
+        return json.dumps(fields | ({"reasons": why} if why else {}), separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str) -> Receipt:
-        told = json.loads(text)
-        return Receipt(**{**told, "reasons": tuple(Counted(*each) for each in told.get("reasons", ()))})
+        fields = json.loads(text)
+        return Receipt(**{**fields, "reasons": tuple(Counted(*each) for each in fields.get("reasons", ()))})
 
     @property
     def balanced(self) -> bool:
@@ -94,7 +94,7 @@ class Fate(str, Enum):
     WAITING = "waiting"
     """A table must be made, or its schema must evolve, before the block can be written."""
     HALTED = "halted"
-    """An error that trying again does not mend."""
+    """An error that trying again does not fix."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class BlockResult:
 
 
 _MOST = 20
-"""Causes that are told apart. What refuses records may put anything into its reasons."""
+"""Causes that are counted apart. What refuses records may put anything into its reasons."""
 _KEPT = re.compile(r"('(?:[^'\\]|\\.)*'|`[^`]*`|\w+\(\d[\d, ]*\))")
 """Names in quotes, and types with their digits."""
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d(?:[\d.,:]*\d)?")
@@ -158,9 +158,9 @@ def merged(reasons: Iterable[Counted]) -> Reasons:
 def lines(reasons: Reasons, total: int) -> list[str]:
     """For people: how many by which reason. `total` may hold letters whose reason only their file says."""
     width = len(f"{max((each.records for each in reasons), default=0):,}")
-    told = [f"  {each.records:>{width},} × {_shown(each)}" for each in reasons]
+    counts = [f"  {each.records:>{width},} × {_shown(each)}" for each in reasons]
     unknown = total - sum(each.records for each in reasons)
-    return told + ([f"  {unknown:>{width},} × of an earlier start: their files say why"] if unknown > 0 else [])
+    return counts + ([f"  {unknown:>{width},} × of an earlier start: their files say why"] if unknown > 0 else [])
 
 
 def _shown(each: Counted) -> str:

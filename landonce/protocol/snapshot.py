@@ -126,7 +126,7 @@ class Snapshot(Policy):
         return super().blocks(machine, ranges)
 
     def next_batch(self, machine: Machine) -> int:
-        """Batches are numbered past everything that any table ever carried, so that a later one is told from an earlier one."""
+        """Batches are numbered past everything that any table ever carried, so that a later one has a higher number than an earlier one."""
         return max([machine.state.batch, *(each.view.batch for each in machine.tables or ())]) + 1
 
     def write(self, machine: Machine, mode: Mode) -> Next:

@@ -70,7 +70,7 @@ class Binding:
 def bind(ledger: LedgerState, view: SourceView, start: Start) -> Binding:
     """Ties the ledger to this cluster and these topics, or raises the named error that says why it cannot.
 
-    Committed offsets that retention has eaten, a topic that was made anew and a partition that is gone are all found
+    Committed offsets that retention has eaten, a topic that was created again and a partition that is gone are all found
     here, before anything is planned.
     """
     topic_ids = dict(view.topic_ids)

@@ -27,7 +27,7 @@ from landonce.failpoints import reach
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, key
 from landonce.protocol.marks import Floors, Mark, TableView, Verdict, raised, verdict
-from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_refused, rollback_told
+from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse, rollback_notice, rollback_refused
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
@@ -142,7 +142,7 @@ class TableLedger(Ledger, Generic[FileT]):
         if view.rolled_back and (view.standing is not None or view.whole):
             if not self._follow:
                 raise rollback_refused([self.table.name])
-            self.noticed = rollback_told(view)
+            self.noticed = rollback_notice(view)
         return own_state(view)
 
     def glimpse(self) -> None:
@@ -215,7 +215,7 @@ class TableLedger(Ledger, Generic[FileT]):
     def _judge(self, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
         judged = own_verdict(self._known(), seen, new)
         if judged is Verdict.MOVED and not seen.rolled_back:
-            self._set_back = rollback_told(seen)
+            self._set_back = rollback_notice(seen)
         refuse(judged, old, seen)
         return judged
 

@@ -32,7 +32,7 @@ DISORDER = r"is made after a newer one|arrives after a later one"
 ACCOUNT = r"blocks are left over, or the totals are not"
 TOO_EARLY = r"a person is asked about a block that may still arrive"
 FOLLOWED = r"a rollback is followed, though the file says"
-STRANGER = r"was made anew, and is written as if it were the old one"
+STRANGER = r"was made again, and is written as if it were the old one"
 
 
 def halts(error: str) -> str:
@@ -132,7 +132,7 @@ MUTANTS = (
         *UNPREPARED,
     ),
     planted(
-        "a pending plan is made anew, not replayed literally",
+        "a pending plan is made again, not replayed literally",
         "records arrive, one block",
         halts("PartialPresence"),
         DEDUPLICATING,

@@ -152,7 +152,7 @@ class Effects(Drivers):
         """What only a person may decide."""
         known = dict(self.held(agent).tables).get(table)
         if known is not None and known.uuid != uuid:
-            return f"table {table} was made anew, and is written as if it were the old one"
+            return f"table {table} was made again, and is written as if it were the old one"
         follow = self.drivers.values[agent.driver].policy.follow
         if effect.plan.kind is self.core.blocks.Kind.REPLAY and not follow:
             return "a rollback is followed, though the file says that it is not"

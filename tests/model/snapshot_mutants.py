@@ -33,7 +33,7 @@ OWN = "landonce.protocol.own_ledger"
 
 _STATUS = "return TableStatus(view) if in_step else TableStatus(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
-_DONE = "if told is not None and (told.owner, told.batch) == (after.owner, after.batch):"
+_DONE = "if last is not None and (last.owner, last.batch) == (after.owner, after.batch):"
 _MOVED = "return self.look(replace(machine, receipts=(), opened=False, tables=None))"
 
 _VERDICT = (
@@ -67,7 +67,7 @@ _VERDICT = (
         LOST,
         MARKS,
         _DONE,
-        "if told is not None and told.batch == after.batch:",
+        "if last is not None and last.batch == after.batch:",
     ),
     planted(
         "another batch counts as this one",
@@ -75,11 +75,11 @@ _VERDICT = (
         LOST,
         MARKS,
         _DONE,
-        "if told is not None and told.owner == after.owner:",
+        "if last is not None and last.owner == after.owner:",
     ),
 )
 
-_STATUSS = (
+_STATUSES = (
     planted(
         "the batch in the table's property is not asked",
         "fan-out: the ledger is lost, and tables are rolled back",
@@ -122,8 +122,8 @@ _STATUSS = (
     ),
     planted("floors are ignored", "fan-out: rolled back", TWICE, MARKS, _STATUS, "return TableStatus(view)"),
     planted(
-        "a table that was made anew is the same one",
-        "fan-out: a table is dropped and made anew",
+        "a table that was made again is the same one",
+        "fan-out: a table is dropped and made again",
         STRANGER,
         MARKS,
         "    if view.uuid != known.uuid:\n",
@@ -147,7 +147,7 @@ _STATUSS = (
     ),
     planted(
         "the ledger learns nothing of the tables",
-        "fan-out: a table is dropped and made anew",
+        "fan-out: a table is dropped and made again",
         LOST,
         LEDGER,
         "tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),",
@@ -327,7 +327,7 @@ _LOST = (
         "position.committed",
     ),
     planted(
-        "a lost ledger begins anew, whatever the tables say",
+        "a lost ledger begins again, whatever the tables say",
         "fan-out: the ledger is lost, and the pipeline begins at the end",
         LOST,
         SNAPSHOT,
@@ -419,7 +419,7 @@ _OWN = (
     ),
     planted(
         "own: another table by that name is written",
-        "own: dropped and made anew",
+        "own: dropped and made again",
         halts("LedgerSetBack"),
         OWN,
         "    if seen.uuid != expected.uuid:\n",
@@ -491,4 +491,4 @@ _OWN = (
     ),
 )
 
-MUTANTS = _VERDICT + _STATUSS + _REPLAYS + _STEPS + _LOST + _OWN
+MUTANTS = _VERDICT + _STATUSES + _REPLAYS + _STEPS + _LOST + _OWN

@@ -41,7 +41,7 @@ OWN = (
         part=6_000,
     ),
     Scenario(
-        "own: dropped and made anew",
+        "own: dropped and made again",
         ("AA",),
         Faults(replace=1, crash=1, rollback=1),
         own=True,
@@ -188,7 +188,7 @@ FAN_OUT = (
         halts=UNCERTAIN,
     ),
     Scenario(
-        "fan-out: a table is dropped and made anew",
+        "fan-out: a table is dropped and made again",
         ("*AB",),
         Faults(crash=1, replace=1),
         tables="AB",
@@ -245,7 +245,7 @@ BEYOND = (
         halts=("Fenced", "LedgerSetBack", "TargetAhead"),
     ),
     Scenario(
-        "the ledger is lost, and a table is made anew",
+        "the ledger is lost, and a table is made again",
         ("**",),
         Faults(lose=1, replace=1),
         tables="AB",

@@ -177,10 +177,10 @@ class Tables:
             snaps = tuple(snap._replace(kept=at in left) for at, snap in enumerate(tab.snaps))
             yield f"keeps its last {count} snapshot(s)", self.tabs.of(tab._replace(snaps=snaps))
 
-    def made_anew(self, number: int) -> Iterator[tuple[str, int]]:
+    def made_again(self, number: int) -> Iterator[tuple[str, int]]:
         tab = self.tabs.values[number]
         if tab.there:
-            yield "is dropped and made anew", self.tabs.of(Tab(tab.uuid + 1, True, NONE, (), NONE))
+            yield "is dropped and made again", self.tabs.of(Tab(tab.uuid + 1, True, NONE, (), NONE))
 
     def dropped(self, number: int) -> Iterator[tuple[str, int]]:
         tab = self.tabs.values[number]

@@ -30,11 +30,11 @@ class Faults:
     foreign: int = 0
     """Somebody else appends to the table."""
     compact: int = 0
-    """The table's files are written anew by somebody else."""
+    """The table's files are written again by somebody else."""
     expire: int = 0
     """Old snapshots are removed; what they hold is still in the newer ones."""
     replace: int = 0
-    """A table is dropped and made anew, empty."""
+    """A table is dropped and made again, empty."""
     drop: int = 0
     """A table is dropped."""
     lose: int = 0

@@ -29,7 +29,7 @@ class Snapshots(Effects):
             "foreign": self.tables.written_by_others,
             "compact": self.tables.compacted,
             "expire": self.tables.expired,
-            "replace": self.tables.made_anew,
+            "replace": self.tables.made_again,
             "drop": self.tables.dropped,
         }
 

@@ -14,6 +14,7 @@ ENOUGH = 20
 LIMIT = 20_000
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     does_harm(mutant, Pushes, SCENARIOS, LIMIT)

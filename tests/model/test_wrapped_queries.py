@@ -25,6 +25,7 @@ def test_the_search_is_wide_enough() -> None:
     ALL.is_wide("claimed, queries")
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     does_harm(mutant, WrappedQueries, SCENARIOS, LIMIT)

@@ -88,7 +88,7 @@ _CLAIMS = (
     ),
     planted(
         "an attempt is over when a later declaration says so",
-        "probe: a sink is declared anew",
+        "probe: a sink is declared again",
         TWICE,
         ROWS,
         "max(wait, row.wait)",

@@ -44,7 +44,7 @@ SCENARIOS = (
         clock=3,
     ),
     Scenario(
-        "probe: a sink is declared anew",
+        "probe: a sink is declared again",
         ("A",),
         Faults(abandon=1, vanish=1),
         waits=(2, 1),

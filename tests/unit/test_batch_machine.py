@@ -13,13 +13,14 @@ from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.claimed import Claimed, outcome_unknown
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Position
+from landonce.protocol.marks import Mark as TableMark
 from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.packing import Limits
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.source import Extent, SourceView
-from landonce.protocol.steps import Change, Idle, Reply, Step, Stop, Survey, Surveyed
+from landonce.protocol.steps import Change, Idle, Looked, Reply, Step, Stop, Survey, Surveyed
 from landonce.protocol.transactional import Transactional
 
 P = Partition("t", 0)
@@ -116,3 +117,21 @@ def test_what_a_rollback_removed_and_kafka_deleted_is_not_skipped(
     world = surveyed(SourceView("c", (("t", "id"),), extents))
     with pytest.raises(errors.RetentionOverrun, match=said):
         Machine(Snapshot("t", "f"), Step.BIND, done, world, tables=(behind,)).advance(done)
+
+
+def test_what_a_rollback_removed_is_read_again() -> None:
+    behind = TableStatus(TableView("a", "uuid"), ((P, 1),), behind=True)
+    done = replace(STATE, positions=((P, Position(0, 5)),))
+    _, effect = Machine(Snapshot("t", "f"), Step.BIND, done, surveyed(), tables=(behind,)).advance(done)
+    assert isinstance(effect, Change)
+    assert effect.new.pending is not None
+    assert effect.new.pending.blocks[0].ranges == (Range(P, 1, 5),)
+
+
+def test_a_restored_ledger_takes_an_epoch_that_no_table_has_seen() -> None:
+    """Two drivers never write files under one epoch."""
+    seen = TableView("a", "uuid", TableMark(replace(STATE, epoch=6, owner="other")))
+    machine = Machine(Snapshot("t", "f"), Step.LOOK, STATE, surveyed())
+    _, effect = machine.advance(Looked((seen,)))
+    assert isinstance(effect, Change)
+    assert (effect.step, effect.new.epoch) == (Step.BIND, 7)

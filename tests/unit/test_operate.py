@@ -7,6 +7,8 @@ import pytest
 from landonce import errors
 from landonce.errors import NothingToDo, PlanPending
 from landonce.ledger.memory import MemoryLedger
+from landonce.protocol.block_rows import Claim, PushRow
+from landonce.protocol.block_rows import Mark as RowMark
 from landonce.protocol.blocks import Block, Kind, Plan, token
 from landonce.protocol.ledger import LedgerState, Position, TableMark
 from landonce.protocol.marks import Mark, TableView, Verdict, behind_ranges, status_of, verdict
@@ -15,10 +17,13 @@ from landonce.protocol.operate import (
     accept_change,
     accept_gap,
     accept_own_position,
+    accept_own_rows,
     accept_position,
+    accept_rows,
     fill,
     forget_table,
     rebase,
+    settle,
     standing,
 )
 from landonce.protocol.ranges import Partition, Range
@@ -394,6 +399,9 @@ class TestStanding:
         assert decision.new.version > lost.version
         assert decision.new.epoch > a.mark.state.epoch
 
+    def test_a_ledger_that_is_bound_counts(self):
+        assert standing(ledger(), [carrying("a", 7, {P0: 3})]) == ledger()
+
     def test_where_no_table_knows_anything_nothing_is_decided(self):
         with pytest.raises(NothingToDo, match="no position yet"):
             standing(LedgerState("p", lineage="lineage"), [TableView("a", "uuid-a")])
@@ -403,7 +411,7 @@ class TestRebaseInAFanOut:
     def test_says_what_a_table_that_is_behind_never_gets(self):
         old = fan_out(("a", 7), ("b", 7))
         seen = stands(old, carrying("a", 2, {P0: 3}, latest=7), carrying("b", 7))
-        decision = rebase(old, view({P0: (0, 4)}, t="new"), NOTHING_HELD, "operator", stands=seen)
+        decision = rebase(old, view({P0: (0, 4)}, t="new"), NOTHING_HELD, "operator", statuses=seen)
         assert [line for line in decision.costs if "a by a rollback" in line and "t[0] [3, 10)" in line]
         assert not [line for line in decision.costs if "from b" in line]
 
@@ -471,6 +479,68 @@ class TestAcceptPosition:
         assert committed(decision) == {P0: 10}
         assert any("batch 7" in line for line in decision.does)
         is_one_change(old, decision)
+
+
+class TestAcceptRows:
+    def test_a_table_is_where_its_last_rows_are_and_gets_what_it_lacks(self):
+        old = fan_out(("a", 7), ("b", 7))
+        told = carrying("a", 7)
+        a = replace(told, mark=None, uncertain=True)
+        decision = accept_rows(old, [(a, told.mark, {P0: 5})], "operator")
+        (there,) = decision.marks
+        assert (there.mark.behind, there.mark.tops) == (True, ((P0, 5),))
+        (status, _) = afterwards(decision, replace(a, uncertain=False), carrying("b", 7))
+        assert behind_ranges(decision.new, [status]) == (range_(P0, 6, 10),)
+        assert "at most 4 records, t[0] [6, 10)" in decision.costs[0]
+        is_one_change(old, decision)
+
+    def test_a_table_without_rows_gets_everything(self):
+        told = carrying("a", 7)
+        a = replace(told, mark=None, uncertain=True)
+        decision = accept_rows(fan_out(("a", 7)), [(a, told.mark, {})], "operator")
+        assert decision.marks[0].mark.state.committed() == {P0: 0}
+
+    def test_nothing_is_in_doubt(self):
+        with pytest.raises(NothingToDo, match="not in doubt"):
+            accept_rows(fan_out(("a", 7)), [], "operator")
+
+    def test_the_one_table(self):
+        old = ledger({P0: (0, 10), P1: (0, 20)})
+        decision = accept_own_rows(old, {P0: 6, P1: 19}, "operator")
+        assert committed(decision) == {P0: 7, P1: 20}
+        assert decision.new.batch == old.batch + 1, (
+            "as after a rollback: no later mark has the number of a batch that it lacks"
+        )
+        assert "at most 3 records" in decision.costs[0]
+        whole = accept_own_rows(old, {P0: 9, P1: 19}, "operator")
+        assert "nothing" in whole.costs[0]
+        is_one_change(old, decision)
+
+
+class TestSettle:
+    BLOCKS = (Block((range_(P0, 10, 14),), "sink", number=0), Block((range_(P1, 20, 25),), "sink", number=1))
+    OLD = ledger(pending=plan(blocks=BLOCKS))
+    ROWS = (
+        PushRow(0, Claim(3, "driver"), RowMark.CLAIMED, nonce="n"),
+        PushRow(1, Claim(3, "driver"), RowMark.AFTER),
+    )
+    KEYS = {"first": BLOCKS[0], "second": BLOCKS[1]}
+
+    @pytest.mark.parametrize(
+        ("landed", "said"), [(True, "never pushed again"), (False, "pushed again at the next start")]
+    )
+    def test_a_person_says_what_became_of_a_push(self, landed, said):
+        decision, row = settle(self.OLD, self.KEYS, self.ROWS, "first", "operator", landed=landed)
+        assert row.nonce == "n", "the attempt that was looked for, and no later one"
+        assert said in decision.does[0]
+        assert decision.new.pending == self.OLD.pending
+        is_one_change(self.OLD, decision)
+
+    def test_what_is_known_is_not_decided(self):
+        with pytest.raises(errors.ConfigError, match="these are: first"):
+            settle(self.OLD, self.KEYS, self.ROWS, "second", "operator", landed=True)
+        with pytest.raises(NothingToDo, match="nothing to settle"):
+            settle(self.OLD, self.KEYS, self.ROWS[1:], "first", "operator", landed=True)
 
 
 class TestForgetTable:

@@ -42,3 +42,10 @@ def test_slow_writes_get_more_time_by_and_by_and_a_cold_start_does_not_count() -
     for _ in range(20):
         seen.saw(10, 1_000, 1.0)
     assert seen.patience() == 15_000
+
+
+def test_a_batch_without_records_says_nothing_of_their_size() -> None:
+    seen = pace()
+    before = seen.limits()
+    seen.saw(0, 0, 1.0)
+    assert seen.limits() == before

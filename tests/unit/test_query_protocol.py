@@ -243,31 +243,37 @@ def explore(start: World, depth: int = 2) -> int:
     return len(seen)
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("kind", [Deduplicating, Transactional])
 def test_no_cut_and_no_crash_duplicates_or_loses(kind: type[Policy]) -> None:
     assert explore(World(kind)) > 60
 
 
+@pytest.mark.uncounted
 def test_blocks_that_land_in_part_are_made_whole_whichever_cut_comes_next() -> None:
     assert explore(World(atomic=False)) > 60
 
 
+@pytest.mark.uncounted
 def test_a_part_that_is_taken_for_the_whole_is_caught() -> None:
     with pytest.raises(AssertionError):
         explore(World(atomic=False, takes_a_part_for_all=True))
 
 
+@pytest.mark.uncounted
 def test_a_worker_that_does_not_look_is_caught() -> None:
     with pytest.raises(AssertionError):
         explore(World(look_first=False))
 
 
+@pytest.mark.uncounted
 def test_a_probe_that_says_landed_too_often_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "there", lambda _self, _block: True)
     with pytest.raises(AssertionError):
         explore(World())
 
 
+@pytest.mark.uncounted
 def test_a_range_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "refuse_early", lambda *_: None)
     with pytest.raises(AssertionError):

@@ -183,11 +183,13 @@ def two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(match_ranges, "MOST_BLOCKS", 2)
 
 
+@pytest.mark.uncounted
 def test_whatever_comes_and_whenever_it_dies_the_table_holds_what_its_mark_says() -> None:
     assert len(explored()) > 10_000
     assert all(world.exact for world in explored())
 
 
+@pytest.mark.uncounted
 def test_from_everywhere_a_query_that_starts_at_the_position_brings_all_in() -> None:
     for world in {world.key(): world.copy() for world in explored()}.values():
         firsts = {P: 0, Q: 0, **world.state.committed()}

@@ -10,10 +10,10 @@ from landonce import errors
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import Extent, SourceView, Start, available, bind
+from landonce.protocol.source import Extent, SourceView, Start, available, bind, everything
 from landonce.protocol.target import TargetView, ahead
 
-P, Q = Partition("t", 0), Partition("t", 1)
+P, Q, U = Partition("t", 0), Partition("t", 1), Partition("u", 0)
 KNOWN = LedgerState("p", "l", cluster_id="c", topic_ids=(("t", "id"),), positions=((P, Position(2, 10)),), batch=3)
 PENDING = replace(KNOWN, pending=Plan(4, (Block((Range(P, 10, 15),), "t"),), "f", 0))
 
@@ -75,3 +75,15 @@ def test_a_new_ledger_does_not_begin_behind_what_the_target_lacks() -> None:
     assert ahead(fresh, TargetView(((P, 10),)), view(0, 20), Start.EARLIEST, unbound=True) == ()
     with pytest.raises(errors.TargetAhead, match=r"Kafka deleted \[9, 10\)"):
         ahead(fresh, TargetView(((P, 9),)), view(0, 20), Start.EARLIEST, unbound=True)
+
+
+def test_all_that_is_stable_is_what_an_audit_reads() -> None:
+    assert everything(view(2, 9, extents=((P, Extent(2, 9)), (Q, Extent(4, 4))))) == (Range(P, 2, 9),)
+
+
+def test_a_topic_that_is_not_read_this_time_keeps_its_position() -> None:
+    """A query may leave out a topic in one batch: its offsets are neither checked nor forgotten."""
+    other = replace(
+        KNOWN, topic_ids=(("t", "id"), ("u", "id-u")), positions=((P, Position(2, 10)), (U, Position(0, 7)))
+    )
+    assert bind(other, view(0, 20), Start.EARLIEST).topic_ids == {"t": "id", "u": "id-u"}

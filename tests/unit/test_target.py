@@ -39,6 +39,10 @@ def test_a_lost_ledger_does_not_skip_to_the_latest_offsets() -> None:
         ahead(ledger(40, batch=0), TargetView(((P0, 30),)), source(0, 40), Start.LATEST)
 
 
+def test_a_lost_ledger_begins_at_the_latest_offsets_where_these_are_the_first() -> None:
+    assert ahead(ledger(0, batch=0), TargetView(((P0, 30),)), source(0, 30), Start.LATEST) == (Range(P0, 0, 30),)
+
+
 def test_a_lost_ledger_does_not_skip_what_retention_deleted() -> None:
     view, target = source(20, 50), TargetView(((P0, 15),))
     with pytest.raises(TargetAhead, match=r"Kafka deleted \[15, 20\)"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from landonce.protocol import push, transact
+from landonce.protocol import push, settle, transact
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow
 from landonce.protocol.push import Outcome
 from landonce.protocol.receipt import Fate
@@ -56,3 +56,22 @@ def test_an_attempt_of_another_worker_is_probed_only_when_it_can_take_effect_no_
     assert (probing.stage, probing.seen, probing.fate) == (push.Stage.PROBE, "theirs", None)
     assert push.after_probe(probing, there=False).stage is push.Stage.RECLAIM
     assert push.after_probe(probing, there=True).stage is push.Stage.FOUND
+
+
+def test_rows_that_are_there_twice_or_in_part_halt_a_worker() -> None:
+    """Neither sending again nor going on could be right. An operator may have what is missing of a part written."""
+    probing = settle.begin(settle.Mode.RESOLVE)
+    twice = settle.after_probe(probing, settle.Presence(3, 0, duplicated=1))
+    assert (twice.fate, twice.problem) == (Fate.HALTED, settle.Problem.DUPLICATE)
+    torn = settle.Presence(3, 1, torn=True)
+    part = settle.after_probe(probing, torn)
+    assert (part.fate, part.problem) == (Fate.HALTED, settle.Problem.PARTIAL)
+    filling = settle.after_probe(settle.begin(settle.Mode.RESOLVE, fill=True), torn)
+    assert (filling.fate, filling.stage, filling.missing_only) == (None, settle.Stage.SEND, True)
+
+
+def test_an_insert_that_the_target_refused_is_looked_for_before_it_is_sent_again() -> None:
+    """Some of its rows may have landed before the error."""
+    first = settle.begin(settle.Mode.FIRST)
+    assert settle.after_send(first, settle.Reply.REFUSED).stage is settle.Stage.PROBE
+    assert settle.after_send(first, settle.Reply.LATE).fate is Fate.LATE

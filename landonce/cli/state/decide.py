@@ -50,7 +50,7 @@ def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
 
         held = ask()
         decision = operate.rebase(
-            known, view, held, _new_owner(), to=Start(to), drop_pending=drop_pending, stands=stands
+            known, view, held, _new_owner(), to=Start(to), drop_pending=drop_pending, statuses=stands
         )
         _decide(target, file, Choice(state, decision, before=give_up), yes=yes)
 

@@ -5,7 +5,7 @@ words, what it costs in numbers, and the note for the journal. Nothing is done h
 so that the one compare-and-set that records it also fences a driver that still runs.
 
     accept_gap        records were deleted before they were read        go on behind the gap, and say what never came
-    rebase            the topic or the cluster is another one           offsets begin anew, under a label of their own
+    rebase            the topic or the cluster is another one           offsets begin again, under a label of their own
     fill              a pending block is there in part                  what is missing is written
     accept_change     a pending plan was made by another file           it is settled by the present one
     accept_position   a table's history is gone, and how far it came    the copy of its last mark counts

@@ -15,7 +15,7 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class Restated:
-    """A table of a fan-out that is told where it stands: an empty snapshot with this mark, on the table as it was seen."""
+    """A table of a fan-out gets a mark by an operator: an empty snapshot with this mark, on the table as it was seen."""
 
     view: TableView
     mark: Mark
@@ -34,7 +34,7 @@ class Decision:
     lost: tuple[Range, ...] = ()
     """Offsets that will never be delivered, unless they are in the target already."""
     marks: tuple[Restated, ...] = ()
-    """Written once the ledger is changed. Whoever is stopped in between decides again, and comes to the same."""
+    """Written once the ledger is changed. An operator who is stopped in between decides again, with the same result."""
 
     def note(self) -> Note:
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")

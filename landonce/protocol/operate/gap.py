@@ -21,13 +21,13 @@ def accept_gap(
     state: LedgerState,
     view: SourceView,
     owner: str,
-    stands: Iterable[TableStatus] = (),
+    statuses: Iterable[TableStatus] = (),
     landed: Collection[int] = frozenset(),
 ) -> Decision:
     """Positions move to the start of the topic where it is behind them; a pending plan keeps what is left of it.
 
     Blocks whose account is known (`landed`, by their numbers) are never read again, so they stay whole.
-    A table of a fan-out that is behind (`stands`) is filled up again from where the topics begin. A ledger that was never
+    A table of a fan-out that is behind (`statuses`) is filled up again from where the topics begin. A ledger that was never
     bound, because nobody knows what a lost one had delivered, is bound at the topics' starts.
     """
     if state.fresh:
@@ -35,12 +35,12 @@ def accept_gap(
     _same_source(state, view)
     starts = {partition: extent.start for partition, extent in view.extents}
     gaps = _gaps(state.committed().items(), starts)
-    behind = [(each, _gaps(each.floors, starts)) for each in stands if each.behind and _gaps(each.floors, starts)]
+    behind = [(each, _gaps(each.floors, starts)) for each in statuses if each.behind and _gaps(each.floors, starts)]
     pending = _cropped(state.pending, starts, landed) if state.pending else None
     if not gaps and not behind and pending == state.pending:
         raise NothingToDo("there is no gap: Kafka has deleted nothing that was not read.", safe="Nothing was changed.")
     new = replace(taken(state, owner), positions=_moved(state, starts), pending=pending)
-    new = replace(new, tables=_known(new, (stand for stand, _ in behind)))
+    new = replace(new, tables=_known(new, (status for status, _ in behind)))
     return Decision(
         "accept-gap",
         new,
@@ -50,7 +50,7 @@ def accept_gap(
             *(_cost_table(*each) for each in behind),
         ),
         gaps,
-        tuple(Restated(stand.view, _restated(new, stand, starts)) for stand, _ in behind),
+        tuple(Restated(status.view, _restated(new, status, starts)) for status, _ in behind),
     )
 
 
@@ -65,10 +65,10 @@ def _moved(state: LedgerState, starts: Starts) -> tuple[tuple[Partition, Positio
     )
 
 
-def _known(new: LedgerState, stands: Iterable[TableStatus]) -> tuple[tuple[str, TableMark], ...]:
+def _known(new: LedgerState, statuses: Iterable[TableStatus]) -> tuple[tuple[str, TableMark], ...]:
     """The ledger takes each table for one that carries its last batch, as the restated mark says."""
-    told = {each.view.table: TableMark(each.view.uuid, _last(new, each)) for each in stands}
-    return tuple(sorted({**dict(new.tables), **told}.items()))
+    known = {each.view.table: TableMark(each.view.uuid, _last(new, each)) for each in statuses}
+    return tuple(sorted({**dict(new.tables), **known}.items()))
 
 
 def _last(state: LedgerState, each: TableStatus) -> int:
@@ -128,14 +128,14 @@ def _say_plan(old: Plan | None, new: Plan | None) -> tuple[str, ...]:
     return (f"Batch {old.batch}, which is pending, keeps what is left: {len(new.blocks)} of {len(old.blocks)} blocks.",)
 
 
-def _say_table(stand: TableStatus, gaps: tuple[Range, ...]) -> str:
+def _say_table(status: TableStatus, gaps: tuple[Range, ...]) -> str:
     starts = listed(f"{each.partition} at {each.end}" for each in gaps)
-    return f"{stand.view.table}, which was rolled back, is filled up again from where the topics begin now: {starts}."
+    return f"{status.view.table}, which was rolled back, is filled up again from where the topics begin now: {starts}."
 
 
-def _cost_table(stand: TableStatus, gaps: tuple[Range, ...]) -> str:
+def _cost_table(status: TableStatus, gaps: tuple[Range, ...]) -> str:
     total = sum(each.span for each in gaps)
-    return f"At most {total} records that the rollback removed from {stand.view.table} never come back to it: {listed(gaps)}."
+    return f"At most {total} records that the rollback removed from {status.view.table} never come back to it: {listed(gaps)}."
 
 
 def _accept_unbound(state: LedgerState, view: SourceView, owner: str) -> Decision:
@@ -148,7 +148,7 @@ def _accept_unbound(state: LedgerState, view: SourceView, owner: str) -> Decisio
 
 
 def _same_source(state: LedgerState, view: SourceView) -> None:
-    """A gap can only be told in the topic that the positions belong to."""
+    """A gap only means something in the topic that the positions belong to."""
     if state.cluster_id != view.cluster_id:
         raise ClusterChanged(
             f"the ledger belongs to Kafka cluster {state.cluster_id}, and these brokers are cluster {view.cluster_id}.",

@@ -33,18 +33,18 @@ def rebase(
     *,
     to: Start = Start.EARLIEST,
     drop_pending: bool = False,
-    stands: Iterable[TableStatus] = (),
+    statuses: Iterable[TableStatus] = (),
 ) -> Decision:
     """Binds the ledger to the cluster and the topics that are there now.
 
     A topic that is another one begins at `to`. Where only a partition moved (it vanished, or ended before its position),
     only that one does; but where this ledger never made a plan, what the target holds is of another topic altogether. New rows
-    of a topic or partition that begins anew get a label of their own in `_topic` if old ones may be in the target. Whatever
+    of a topic or partition that begins again get a label of their own in `_topic` if old ones may be in the target. Whatever
     did not change keeps its label, its position and its part of a pending plan, so that what landed of it is known.
 
     A ledger that was never bound, because the target holds rows that the topic cannot have, is bound here. `target` says how
-    far it holds each partition, with what landed of the plan. `stands` are
-    the tables of a fan-out: what one that is behind lacks of what begins anew cannot be delivered any more.
+    far it holds each partition, with what landed of the plan. `statuses` are
+    the tables of a fan-out: what one that is behind lacks of what begins again cannot be delivered any more.
     """
     if state.fresh:
         state = bound_afresh(state, view, to)
@@ -72,15 +72,15 @@ def rebase(
         pending=pending,
         labels=_labels(state, relabelled),
     )
-    anew = frozenset(each for each, _ in state.positions if _begins_anew(each, remade, moved))
+    reset = frozenset(each for each, _ in state.positions if _begins_again(each, remade, moved))
     return Decision(
         "rebase",
         new,
         (*_say_rebase(state, view, remade, moved, relabelled, to), *_say_plan(state, new)),
         (
             *_rebase_costs(state, new, view, moved, to),
-            *_plan_costs(state, new, anew),
-            *_never_filled_up(state, stands, anew),
+            *_plan_costs(state, new, reset),
+            *_never_filled_up(state, statuses, reset),
         ),
     )
 
@@ -124,7 +124,7 @@ def _moved(state: LedgerState, view: SourceView, target: TargetView, remade: fro
     return tuple(moved)
 
 
-def _begins_anew(partition: Partition, remade: frozenset[str], moved: Iterable[_Moved]) -> bool:
+def _begins_again(partition: Partition, remade: frozenset[str], moved: Iterable[_Moved]) -> bool:
     return partition.topic in remade or partition in {each.partition for each in moved}
 
 
@@ -136,7 +136,7 @@ def _left(plan: Plan, view: SourceView, remade: frozenset[str], moved: tuple[_Mo
         ranges = tuple(
             each
             for each in block.ranges
-            if not _begins_anew(each.partition, remade, moved) and ends.get(each.partition, each.end) >= each.end
+            if not _begins_again(each.partition, remade, moved) and ends.get(each.partition, each.end) >= each.end
         )
         if ranges:
             blocks.append(replace(block, ranges=ranges))
@@ -172,9 +172,9 @@ def _rebased_positions(
     moved: tuple[_Moved, ...],
     to: Start,
 ) -> dict[Partition, Position]:
-    positions = {each: at for each, at in state.positions if not _begins_anew(each, remade, moved)}
+    positions = {each: at for each, at in state.positions if not _begins_again(each, remade, moved)}
     for partition, extent in view.extents:
-        if _begins_anew(partition, remade, moved):
+        if _begins_again(partition, remade, moved):
             positions[partition] = Position(_edge(extent, to), _edge(extent, to))
     return positions
 
@@ -240,14 +240,14 @@ def _rebase_costs(
     return tuple(costs)
 
 
-def _plan_costs(state: LedgerState, new: LedgerState, anew: frozenset[Partition]) -> Iterator[str]:
+def _plan_costs(state: LedgerState, new: LedgerState, reset: frozenset[Partition]) -> Iterator[str]:
     """What becomes of rows that landed of the pending plan."""
     if state.pending is None:
         return
     kept = {token(new.identity, block) for block in new.pending.blocks} if new.pending is not None else set()
     other = [block for block in state.pending.blocks if token(state.identity, block) not in kept]
-    again = [each for block in other for each in block.ranges if each.partition not in anew]
-    if any(each.partition in anew for block in other for each in block.ranges):
+    again = [each for block in other for each in block.ranges if each.partition not in reset]
+    if any(each.partition in reset for block in other for each in block.ranges):
         yield "Rows of the plan that landed from partitions that start again stay, under their old label."
     if again:
         yield f"The next start recognises what landed of {listed(again)} and does not write it again."
@@ -257,9 +257,9 @@ def _ranges(plan: Plan) -> tuple[Range, ...]:
     return tuple(each for block in plan.blocks for each in block.ranges)
 
 
-def _never_filled_up(state: LedgerState, stands: Iterable[TableStatus], anew: frozenset[Partition]) -> Iterator[str]:
-    for each in stands:
-        lacks = [piece for piece in behind_ranges(state, [each]) if piece.partition in anew]
+def _never_filled_up(state: LedgerState, statuses: Iterable[TableStatus], reset: frozenset[Partition]) -> Iterator[str]:
+    for each in statuses:
+        lacks = [piece for piece in behind_ranges(state, [each]) if piece.partition in reset]
         if lacks:
             yield f"What was removed from {each.view.table} by a rollback never comes back to it: {listed(lacks)}."
 

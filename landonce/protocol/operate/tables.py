@@ -39,8 +39,8 @@ def accept_position(state: LedgerState, copies: Sequence[tuple[TableView, Mark]]
     """Each of these tables counts as being where the copy of its last mark says."""
     if not copies:
         raise nothing_uncertain()
-    told = {view.table: _vouched(state, view, copy) for view, copy in copies}
-    new = replace(taken(state, owner), tables=tuple(sorted({**dict(state.tables), **told}.items())))
+    known = {view.table: _vouched(state, view, copy) for view, copy in copies}
+    new = replace(taken(state, owner), tables=tuple(sorted({**dict(state.tables), **known}.items())))
     marks = tuple(Restated(view, _taken_over(copy, new)) for view, copy in copies)
     return Decision(
         "accept-position", new, tuple(_counts(view.table, copy) for view, copy in copies), (_IF_NOT,), marks=marks
@@ -59,8 +59,8 @@ def accept_rows(
     """Each of these tables counts as being where its last rows are: it is behind, and gets what it lacks."""
     if not found:
         raise nothing_uncertain()
-    told = {view.table: _vouched(state, view, copy) for view, copy, _ in found}
-    new = replace(taken(state, owner), tables=tuple(sorted({**dict(state.tables), **told}.items())))
+    known = {view.table: _vouched(state, view, copy) for view, copy, _ in found}
+    new = replace(taken(state, owner), tables=tuple(sorted({**dict(state.tables), **known}.items())))
     marks, does, costs = [], [], []
     for view, copy, tops in found:
         back = replace(copy.state, positions=_by_rows(copy.state, tops))
