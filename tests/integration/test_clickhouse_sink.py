@@ -337,7 +337,7 @@ def test_a_token_that_outlived_its_part_is_burnt_and_the_next_one_lands(tmp_path
         make(server, "t", "id Int64")
         sink = sink_for(server, "t", timeout=5)
         rows = numbers(10)
-        writer, going = sink.writer(), insert(sink.target(), "burnt")
+        writer, going = sink.writer(), insert(sink.target(), "used up")
         rename = "rename,renameat,renameat2"
         command = [
             strace,
@@ -361,7 +361,7 @@ def test_a_token_that_outlived_its_part_is_burnt_and_the_next_one_lands(tmp_path
         server.start()
         target, writer = sink.target(), sink.writer()
         assert writer.probe(rows, covering(rows)).presence.missing == 10
-        assert writer.send(rows, insert(target, "burnt")) is Reply.ACKNOWLEDGED
+        assert writer.send(rows, insert(target, "used up")) is Reply.ACKNOWLEDGED
         assert writer.probe(rows, covering(rows)).presence.missing == 10  # acknowledged, and not there
         assert writer.send(rows, insert(target, "next generation")) is Reply.ACKNOWLEDGED
         assert writer.probe(rows, covering(rows)).presence.complete

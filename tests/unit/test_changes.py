@@ -32,11 +32,11 @@ def decoder(how: Changes, *fields: Field, identity: tuple[str, ...] = ("id",), *
     return ChangeDecoder(Schema(fields or FIELDS, **options), identity, how)
 
 
-def run(told: ChangeDecoder, records: list[Any], keys: list[bytes | None] | None = None) -> Decoded:
+def run(decoder: ChangeDecoder, records: list[Any], keys: list[bytes | None] | None = None) -> Decoded:
     values = [each if each is None or isinstance(each, bytes) else json.dumps(each).encode() for each in records]
-    changed = told.decode(pa.array(values, pa.binary()), keys if keys is not None else [None] * len(values))
+    changed = decoder.decode(pa.array(values, pa.binary()), keys if keys is not None else [None] * len(values))
     changed.table.validate(full=True)
-    assert changed.table.schema == told.arrow
+    assert changed.table.schema == decoder.arrow
     assert changed.table.column_names[0] == OPERATION
     assert changed.table.num_rows == len(changed.kept)
     kept, filtered = changed.kept.tolist(), changed.filtered.tolist()
@@ -47,11 +47,11 @@ def run(told: ChangeDecoder, records: list[Any], keys: list[bytes | None] | None
 
 def outcome(changed: Decoded) -> list[Any]:
     """Per record: the row, the reason, or that it was filtered."""
-    told: dict[int, Any] = {each.index: each.reason for each in changed.rejects}
-    told |= dict.fromkeys(changed.filtered.tolist(), FILTERED)
+    outcomes: dict[int, Any] = {each.index: each.reason for each in changed.rejects}
+    outcomes |= dict.fromkeys(changed.filtered.tolist(), FILTERED)
     rows = (tuple(row.values()) for row in changed.table.to_pylist())
-    told |= dict(zip(changed.kept.tolist(), rows, strict=True))
-    return [told[index] for index in sorted(told)]
+    outcomes |= dict(zip(changed.kept.tolist(), rows, strict=True))
+    return [outcomes[index] for index in sorted(outcomes)]
 
 
 # --------------------------------------------------------------------------------------------------- upsert
@@ -108,16 +108,16 @@ UUID = Field("id", pa.uuid())
 def test_keys(field: Field, key: bytes, meant: Any) -> None:
     """Each alone and among others that are read in other ways."""
     for keys in ([key], [None, key, b'{"id": null}', b"\xff"]):
-        told = outcome(run(decoder(Changes("upsert"), field), [None] * len(keys), keys))
-        assert told[keys.index(key)] == (meant if isinstance(meant, str) and " " in meant else ("D", meant))
+        outcomes = outcome(run(decoder(Changes("upsert"), field), [None] * len(keys), keys))
+        assert outcomes[keys.index(key)] == (meant if isinstance(meant, str) and " " in meant else ("D", meant))
 
 
 def test_an_identity_of_two_fields_needs_an_object() -> None:
     fields = (Field("a", pa.int64()), Field("v", pa.string()), Field("b", pa.string()))
-    told = run(
+    changed = run(
         decoder(Changes("upsert"), *fields, identity=("b", "a")), [None] * 3, [b'{"b":"x","a":1}', b"1", b'{"a":1}']
     )
-    assert outcome(told) == [
+    assert outcome(changed) == [
         ("D", 1, None, "x"),
         "a tombstone whose key is not a JSON object",
         "missing required field 'b'",
@@ -161,8 +161,8 @@ def test_a_field_says_the_operation() -> None:
 
 
 def test_the_operation_may_be_a_column_too() -> None:
-    told = decoder(Changes("operation"), Field("id", pa.int64()), Field("op", pa.string()))
-    assert outcome(run(told, [{"id": 1, "op": "insert"}, {"id": 1, "op": "d"}])) == [
+    changes = decoder(Changes("operation"), Field("id", pa.int64()), Field("op", pa.string()))
+    assert outcome(run(changes, [{"id": 1, "op": "insert"}, {"id": 1, "op": "d"}])) == [
         ("I", 1, "insert"),
         ("D", 1, None),
     ]
@@ -224,9 +224,9 @@ def test_debezium(wrapped: bool) -> None:
 
 
 def test_debezium_counts_days() -> None:
-    told = decoder(Changes("debezium"), Field("id", pa.int64()), Field("day", pa.date32()))
+    changes = decoder(Changes("debezium"), Field("id", pa.int64()), Field("day", pa.date32()))
     days = [19_849, 2**31, "2024-05-06", None]
-    assert outcome(run(told, [envelope("c", None, {"id": 1, "day": day}, False) for day in days])) == [
+    assert outcome(run(changes, [envelope("c", None, {"id": 1, "day": day}, False) for day in days])) == [
         ("I", 1, date(2024, 5, 6)),
         "field 'day' is not a valid DATE",
         ("I", 1, date(2024, 5, 6)),
@@ -371,22 +371,22 @@ def expected_row(meant: str, row: dict[str, Any]) -> Any:
     )
 
 
-def comparable(told: Any) -> Any:
+def comparable(value: Any) -> Any:
     return (
-        tuple(float(each) if type(each).__name__ == "Decimal" else each for each in told)
-        if isinstance(told, tuple)
-        else told
+        tuple(float(each) if type(each).__name__ == "Decimal" else each for each in value)
+        if isinstance(value, tuple)
+        else value
     )
 
 
 @pytest.mark.parametrize("mode", HOW)
 def test_random_records_are_what_the_standard_library_says(mode: str) -> None:
     chance = random.Random(mode)
-    told = decoder(HOW[mode], *WIDE, identity=("k",))
+    changes = decoder(HOW[mode], *WIDE, identity=("k",))
     seen: list[Any] = []
     for _ in range(3):
         pairs = [random_record(chance, mode) for _ in range(500)]
-        got = outcome(run(told, [record for record, _ in pairs], [key for _, key in pairs]))
+        got = outcome(run(changes, [record for record, _ in pairs], [key for _, key in pairs]))
         for (record, key), each in zip(pairs, got, strict=True):
             wanted = expected(record, key, mode)
             rejected = isinstance(each, str) and each != FILTERED
@@ -403,8 +403,8 @@ def test_what_becomes_of_a_record_does_not_depend_on_its_neighbours(mode: str) -
     together = outcome(
         run(decoder(HOW[mode], *WIDE, identity=("k",)), [each for each, _ in pairs], [key for _, key in pairs])
     )
-    told = decoder(HOW[mode], *WIDE, identity=("k",))
-    assert [outcome(run(told, [record], [key]))[0] for record, key in pairs] == together
+    changes = decoder(HOW[mode], *WIDE, identity=("k",))
+    assert [outcome(run(changes, [record], [key]))[0] for record, key in pairs] == together
 
 
 @pytest.mark.parametrize("mode", HOW)
@@ -420,10 +420,10 @@ def test_good_records_are_not_looked_at_one_by_one(mode: str, monkeypatch: pytes
 
     parsed = 0
 
-    def loads(*told: Any, **options: Any) -> Any:
+    def loads(*arguments: Any, **options: Any) -> Any:
         nonlocal parsed
         parsed += 1
-        return json_loads(*told, **options)
+        return json_loads(*arguments, **options)
 
     def explain(*_: Any) -> Any:
         raise AssertionError("a record was looked at by itself")
@@ -439,13 +439,13 @@ def test_good_records_are_not_looked_at_one_by_one(mode: str, monkeypatch: pytes
 
 def test_the_way_times_are_written_is_learnt() -> None:
     """A topic that changes from text to numbers is read as numbers from the next call on."""
-    told = decoder(Changes("dms"))
+    changes = decoder(Changes("dms"))
     data = {"id": 1, "name": "a"}
     metadata = {"operation": "insert"}
     texts = [{"data": {**data, "at": "2024-05-06T07:08:09.123456Z"}, "metadata": metadata}] * 10
     numbers = [{"data": {**data, "at": TICKS}, "metadata": metadata}] * 20
     for records in (texts, [*texts, *numbers], numbers, texts):
-        assert outcome(run(told, records)) == [("I", 1, "a", MOMENT, None)] * len(records)
+        assert outcome(run(changes, records)) == [("I", 1, "a", MOMENT, None)] * len(records)
 
 
 @pytest.mark.parametrize("mode", ["debezium", "dms", "operation", "upsert"])
@@ -462,14 +462,14 @@ def test_records_may_call_fields_by_other_names(mode: str) -> None:
         "operation": [{**row, "op": op} for op in ("i", "d")],
         "upsert": [row, None],
     }[mode]
-    told = run(decoder(Changes(mode), *fields), records, [None, b'{"ID": 1}'])  # type: ignore[arg-type]
-    assert outcome(told) == [("U" if mode == "upsert" else "I", 1, MOMENT, {"x": 5}), ("D", 1, None, None)]
+    changed = run(decoder(Changes(mode), *fields), records, [None, b'{"ID": 1}'])  # type: ignore[arg-type]
+    assert outcome(changed) == [("U" if mode == "upsert" else "I", 1, MOMENT, {"x": 5}), ("D", 1, None, None)]
 
 
 def test_case_may_be_ignored() -> None:
-    told = decoder(Changes("debezium"), *FIELDS, fold_case=True)
+    changes = decoder(Changes("debezium"), *FIELDS, fold_case=True)
     record = envelope("c", None, {"ID": 1, "Name": "a", "AT": TICKS}, True)
-    assert outcome(run(told, [record])) == [("I", 1, "a", MOMENT, None)]
+    assert outcome(run(changes, [record])) == [("I", 1, "a", MOMENT, None)]
 
 
 def test_an_empty_array_has_no_rows() -> None:

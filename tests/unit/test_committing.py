@@ -35,8 +35,11 @@ def test_valid_through(receipts: list[Receipt], moment: int | None) -> None:
 
 
 def test_the_last_rows_are_the_highest_of_all_blocks() -> None:
-    told = [Receipt(1, 1, tops=(("a", ((P, 3),)), ("b", ((Q, 9),)))), Receipt(1, 1, tops=(("a", ((P, 7), (Q, 1))),))]
-    assert highest(told) == {"a": ((P, 7), (Q, 1)), "b": ((Q, 9),)}
+    receipts = [
+        Receipt(1, 1, tops=(("a", ((P, 3),)), ("b", ((Q, 9),)))),
+        Receipt(1, 1, tops=(("a", ((P, 7), (Q, 1))),)),
+    ]
+    assert highest(receipts) == {"a": ((P, 7), (Q, 1)), "b": ((Q, 9),)}
 
 
 @pytest.mark.parametrize(

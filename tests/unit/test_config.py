@@ -161,10 +161,10 @@ class TestKeys:
         ],
     )
     def test_what_a_value_must_be_is_said_once_and_in_plain_words(self, place, value, said):
-        told = refusal(**{place: value})
-        assert said in told
-        assert "Input should" not in told
-        assert len(told.splitlines()) == 2
+        message = refusal(**{place: value})
+        assert said in message
+        assert "Input should" not in message
+        assert len(message.splitlines()) == 2
 
     def test_every_mistake_has_its_line(self):
         text = "pipeline: clicks\nsource:\n  kafka:\n    topcis: [a]\n\n    start: now\nsink:\n  clickhouse: {url: x}\n"

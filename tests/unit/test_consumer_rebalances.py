@@ -1,4 +1,4 @@
-"""What a store gives out when something goes wrong inside of a poll, with a consumer and a handler that do as they are told.
+"""What a store gives out when something goes wrong inside of a poll, with a consumer and a handler that a test directs.
 
 The oracle is what a user does: collect records over several polls, drop those of a partition when `Fenced` says so, save the rest.
 """

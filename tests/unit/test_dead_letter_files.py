@@ -34,8 +34,8 @@ HELD = LedgerState("clicks", "0123456789abcdef", batch=7)
 
 
 def letter(offset: int, value: bytes | None = b"{", **more: object) -> DeadLetter:
-    told = {"topic": "t", "partition": 0, "timestamp": 1, "reason": "broken", "key": None} | more
-    return DeadLetter(offset=offset, value=value, **told)  # type: ignore[arg-type]
+    fields = {"topic": "t", "partition": 0, "timestamp": 1, "reason": "broken", "key": None} | more
+    return DeadLetter(offset=offset, value=value, **fields)  # type: ignore[arg-type]
 
 
 def staged(folder: Path, plan: str, block: int, letters: list[DeadLetter], first: int = 0) -> str:
@@ -55,7 +55,7 @@ def plan(*numbers: int, first: int = 0) -> Plan:
 
 
 def offsets(folder: Path) -> list[int]:
-    return [told["offset"] for told in committed(folder, "clicks")]
+    return [each["offset"] for each in committed(folder, "clicks")]
 
 
 def test_only_published_letters_count(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
 
 def test_reasons_are_counted_in_the_files_that_count(tmp_path: Path) -> None:
     assert reasons(tmp_path, "clicks", 10) == ()
-    told = [letter(at, reason=f"longer than {at} bytes") for at in range(5)]
-    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [*told, letter(9, reason="no JSON")])])
+    long = [letter(at, reason=f"longer than {at} bytes") for at in range(5)]
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [*long, letter(9, reason="no JSON")])])
     later = stem("clicks", 8, "0123456789abcdef")
     staged(tmp_path, later, 0, [letter(3, reason="not published")])
     assert reasons(tmp_path, "clicks", 10) == (
@@ -120,7 +120,7 @@ def test_a_workers_file_that_the_driver_does_not_see_is_named(tmp_path: Path) ->
 
 
 def test_files_of_others_are_nobodys_business(tmp_path: Path) -> None:
-    (tmp_path / "mended.jsonl").write_text("not a letter")
+    (tmp_path / "fixed.jsonl").write_text("not a letter")
     other = stem("clicks.batch-1", 7, "fedcba98")
     publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(9)])])
     publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])], read_again=True)
@@ -182,7 +182,7 @@ def test_letters_of_a_partition_that_is_not_read_again_stay(tmp_path: Path) -> N
     stage(tmp_path, PLAN, 0, [letter(5), letter(6, partition=1)], both)
     name = stage(tmp_path, PLAN, 0, [letter(6, partition=1)], both[1:])
     publish(tmp_path, PLAN, [name])
-    assert [(told["partition"], told["offset"]) for told in committed(tmp_path, "clicks")] == [(0, 5), (1, 6)]
+    assert [(each["partition"], each["offset"]) for each in committed(tmp_path, "clicks")] == [(0, 5), (1, 6)]
 
 
 def test_a_replay_that_finds_no_letters_any_more_does_not_wait_for_their_file(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_blocks_of_any_number_count(tmp_path: Path) -> None:
     stage_refused(tmp_path, PLAN, 10_000, [letter(5), letter(6, reason="of an attempt that did not land")])
     begun(tmp_path).publish(plan(2, 9_999, 10_000), HELD, names)
     assert offsets(tmp_path) == [2, 3, 4, 5], "in the order of blocks"
-    assert [told["offset"] for told in refused(tmp_path, "clicks")] == [5]
+    assert [each["offset"] for each in refused(tmp_path, "clicks")] == [5]
     assert len(files(tmp_path, "clicks")) == len(list(tmp_path.iterdir())) == 4
 
 

@@ -258,7 +258,7 @@ FRAMING = {
     "an object astride two records": [b'{"id":1,"x":', b'{"id":2}}'],
     "an array astride two records": [b'{"id":1,"x":[', b'{"id":2}]}'],
     "a null after the object": [b'{"id":1} null', b'{"id":2,"x":', b'{"id":3}}'],
-    "an extra object and a swallowed one": [b'{"id":1}{"name":"y"}', b'{"id":2,"x":', b'{"id":3}}'],
+    "an extra object and a lost one": [b'{"id":1}{"name":"y"}', b'{"id":2,"x":', b'{"id":3}}'],
     "a string astride two records": [b'{"id":1,"name":"', b'"}'],
     "closes what it did not open": [b'{"id":1}}', b'{"id":2}]'],
     "a comma too many": [b'{"id":1},', b'{"id":1,}', b'{,"id":1}'],
@@ -574,7 +574,7 @@ def reasons(records: list[bytes | None], *fields: Field, **options: Any) -> list
 def test_reasons_are_short_and_precise() -> None:
     uuid = Field("u", pa.string(), pattern="[0-9a-f]{4}|none")
     fields = (Field("id", pa.int8(), required=True), uuid, Field("e", pa.string(), allowed=frozenset({"on"})))
-    told = {
+    wanted = {
         None: "no value (a tombstone)",
         b" ": "empty value",
         b"\xff": "not valid UTF-8",
@@ -595,8 +595,8 @@ def test_reasons_are_short_and_precise() -> None:
         b'{"id":1,"x":1e999}': "holds a number beyond the range of a double",
         b'{"id":1,"x":"\\ud800"}': "holds an escaped surrogate without its other half",
     }
-    assert reasons(list(told), *fields, max_record_bytes=64) == list(told.values())
-    for record, reason in told.items():
+    assert reasons(list(wanted), *fields, max_record_bytes=64) == list(wanted.values())
+    for record, reason in wanted.items():
         assert reasons([record], *fields, max_record_bytes=64) == [reason]
     good: list[bytes | None] = [b'{"id":1,"u":"00ff","e":"on"}', b'{"id":1,"u":"none","e":null}']
     assert reasons(good, *fields, max_record_bytes=64) == []

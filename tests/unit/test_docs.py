@@ -48,15 +48,15 @@ def test_every_key_is_explained(key: str) -> None:
 
 
 def test_every_explained_key_exists() -> None:
-    told = re.findall(
+    cells = re.findall(
         r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", (ROOT / "docs" / "pipeline-file.md").read_text(), re.MULTILINE
     )
-    named = {key for cell in told for key in re.findall(r"`([a-z_.]+)`", cell)}
+    named = {key for cell in cells for key in re.findall(r"`([a-z_.]+)`", cell)}
     assert named == set(keys(Pipeline))
 
 
 def test_every_key_that_an_error_names_exists() -> None:
-    """`key` in {file}, `key: value` in {file}: whoever follows the advice must not hear that there is no such key."""
+    """`key` in {file}, `key: value` in {file}: a reader who follows the advice must not get "no such key"."""
     source = "".join(path.read_text() for path in (ROOT / "landonce").rglob("*.py"))
     named = set(re.findall(r"`([a-z_.]+)(?::[^`]*)?` in \{\{?file", source))
     real = keys(Pipeline)
@@ -68,13 +68,13 @@ def test_every_key_that_an_error_names_exists() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md", "docs/sql.md", "docs/wrap.md"])
 def test_every_command_in_a_page_exists(page: str) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
-    told = set(re.findall(r"^\$ landonce (\w+)", (ROOT / page).read_text(), re.MULTILINE))
-    assert told
-    assert told <= set(known)
+    commands = set(re.findall(r"^\$ landonce (\w+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert commands
+    assert commands <= set(known)
 
 
 def test_no_two_pages_send_other_records_to_the_same_topic() -> None:
-    """Whoever follows two pages with one Kafka finds in each topic the records of its page."""
+    """A reader who follows two pages with one Kafka finds in each topic the records of its page."""
     sent: dict[str, dict[str, set[str]]] = {}
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for topic, record in re.findall(r'produce\("(\w+)",(.*)', page.read_text()):
@@ -106,9 +106,9 @@ def test_every_error_has_a_way_on() -> None:
 
 def test_exit_codes_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "errors.md").read_text()
-    told = dict(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d) \|", page, re.MULTILINE))
-    assert told
-    for names, code in told.items():
+    codes = dict(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d) \|", page, re.MULTILINE))
+    assert codes
+    for names, code in codes.items():
         for name in re.findall(r"\w+", names):
             assert getattr(errors, name).exit_code == int(code), name
     by_a_person = page.partition("## Kafka")[2].partition("## Unreachable")[0]

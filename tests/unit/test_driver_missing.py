@@ -104,7 +104,7 @@ def test_what_a_query_asks_is_waited_for_too(tmp_path: Path) -> None:
 
 
 def test_what_a_query_asks_is_missing_if_it_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every time anew: what one micro-batch waited for is not held against the next."""
+    """Each micro-batch may wait as long, however long the last one waited."""
     monkeypatch.setattr(drivers, "_AWAY", 0.5)
     brokers = Brokers(lambda _: True)
     asking = driver(brokers, tmp_path)

@@ -87,7 +87,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
     monkeypatch.setattr(drivers, "_STILL_MINE", 0.3)
     view = SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 0)),))
     target = SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()))
-    watch, ended, told = UntilIdle(), threading.Event(), list[LandonceError]()
+    watch, ended, errors = UntilIdle(), threading.Event(), list[LandonceError]()
     waiting = Driver(
         pipeline="p",
         topics=("t",),
@@ -108,7 +108,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
     def run() -> None:
         with pytest.raises(LandonceError) as failure:
             waiting.run()
-        told.append(failure.value)
+        errors.append(failure.value)
         ended.set()
 
     thread = threading.Thread(target=run, daemon=True)
@@ -120,9 +120,9 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
     finally:
         waiting.stopping.set()
         thread.join(20)
-    assert [type(each) for each in told] == [error]
-    assert told[0].exit_code == code
-    assert ("the newer driver continues" in str(told[0])) is (error is Fenced)
+    assert [type(each) for each in errors] == [error]
+    assert errors[0].exit_code == code
+    assert ("the newer driver continues" in str(errors[0])) is (error is Fenced)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The account of a block that was read: every record is landed, rejected or filtered, told from rows and not from what was read."""
+"""The account of a block that was read: every record is landed, rejected or filtered, counted from rows and not from what was read."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def decode(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
 
 def fussy(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
     """Takes one row at most, and filters what another table takes twice."""
-    told = decode(values, messages)
-    once = np.array([at for at in np.unique(told.kept) if np.count_nonzero(told.kept == at) == 1], np.int64)
-    twice = np.setdiff1d(told.kept, once)
-    return Decoded(pa.table({"id": once}), once, told.rejects, np.union1d(told.filtered, twice))
+    decoded = decode(values, messages)
+    once = np.array([at for at in np.unique(decoded.kept) if np.count_nonzero(decoded.kept == at) == 1], np.int64)
+    twice = np.setdiff1d(decoded.kept, once)
+    return Decoded(pa.table({"id": once}), once, decoded.rejects, np.union1d(decoded.filtered, twice))
 
 
 def records(dice: random.Random, partition: Partition, first: int) -> Records:

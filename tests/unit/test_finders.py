@@ -1,4 +1,4 @@
-"""Before a task PySpark has Python read every zip on its path anew: landonce's tasks leave none to be read."""
+"""Before a task PySpark has Python read every zip on its path again: landonce's tasks leave none to be read."""
 
 from __future__ import annotations
 

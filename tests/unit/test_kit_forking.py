@@ -11,11 +11,11 @@ from landonce.testing.crashing import FORK, started
 class _Client:
     """As clients with threads or connections are: in a cycle, and with an end that belongs to the parent."""
 
-    def __init__(self, told: Path) -> None:
-        self.myself, self.told = self, told
+    def __init__(self, file: Path) -> None:
+        self.myself, self.file = self, file
 
     def __del__(self) -> None:
-        self.told.touch()
+        self.file.touch()
 
 
 def test_what_was_there_before_is_not_collected(tmp_path: Path) -> None:

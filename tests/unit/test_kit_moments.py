@@ -50,7 +50,7 @@ def test_something_happens_before_a_line_is_passed() -> None:
     before = sys.gettrace(), threading.gettrace()
     struck(("test_kit_moments",), lambda: noting(happened), 2, lambda: happened.append(0))
     assert happened == [1, 0, 2]
-    assert (sys.gettrace(), threading.gettrace()) == before, "whoever measures coverage cannot go on"
+    assert (sys.gettrace(), threading.gettrace()) == before, "a coverage tool cannot go on"
 
 
 def noting(happened: list[int]) -> None:

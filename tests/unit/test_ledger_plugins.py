@@ -42,11 +42,11 @@ CLICKHOUSE = '{clickhouse: {url: "http://localhost:1", table: clicks}}'
 def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is installed, with entry points."""
     place = tmp_path / "site"
-    told = place / "offering-1.0.dist-info"
-    told.mkdir(parents=True)
+    metadata = place / "offering-1.0.dist-info"
+    metadata.mkdir(parents=True)
     (place / "offering_ledgers.py").write_text(MODULE)
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text(
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
         "[landonce.ledgers]\nsound = offering_ledgers:open_ledger\nnone = offering_ledgers:no_ledger\n"
         "lost = offering_nowhere:open_ledger\nleaving = offering_leaving:open_ledger\ntwice = offering_ledgers:open_ledger\n"
     )

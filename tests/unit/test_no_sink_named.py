@@ -1,4 +1,4 @@
-"""Nothing outside `sinks/` names a sink: no import of one, no `isinstance` on one. Whoever needs to know asks by capability."""
+"""Nothing outside `sinks/` names a sink: no import of one, no `isinstance` on one. Other code asks by capability."""
 
 from __future__ import annotations
 

@@ -305,8 +305,8 @@ def fan_out(*known, positions=None, **changes):
 def carrying(name, batch, positions=None, latest=None, state=None, **changes):
     """A table whose newest mark is of `batch`, at these positions; `latest` is the last batch it ever carried."""
     placed = tuple((each, Position(0, at)) for each, at in (positions or {P0: 10}).items())
-    told = replace(state or ledger({P0: (0, 10)}), batch=batch, positions=placed, tables=(), pending=None)
-    return TableView(f"{name}", f"uuid-{name}", Mark(told, snapshot=batch * 10, **changes), latest or batch)
+    carried = replace(state or ledger({P0: (0, 10)}), batch=batch, positions=placed, tables=(), pending=None)
+    return TableView(f"{name}", f"uuid-{name}", Mark(carried, snapshot=batch * 10, **changes), latest or batch)
 
 
 def stands(state, *views):
@@ -315,10 +315,10 @@ def stands(state, *views):
 
 def afterwards(decision, *views):
     """How the tables stand once the decision was carried out."""
-    told = {each.view.table: each.mark for each in decision.marks}
+    marks = {each.view.table: each.mark for each in decision.marks}
     return [
-        status_of(decision.new, replace(view, mark=told[view.table], latest=told[view.table].batch))
-        if view.table in told
+        status_of(decision.new, replace(view, mark=marks[view.table], latest=marks[view.table].batch))
+        if view.table in marks
         else status_of(decision.new, view)
         for view in views
     ]
@@ -378,8 +378,8 @@ class TestAcceptGapInAFanOut:
     def test_a_driver_that_looked_before_finds_the_table_moved(self):
         old = fan_out(("a", 7))
         a = carrying("a", 2, {P0: 3}, latest=7)
-        (told,) = accept_gap(old, self.SOURCE, "operator", stands(old, a)).marks
-        seen = replace(a, mark=replace(told.mark, snapshot=99), latest=told.mark.batch)
+        (decided,) = accept_gap(old, self.SOURCE, "operator", stands(old, a)).marks
+        seen = replace(a, mark=replace(decided.mark, snapshot=99), latest=decided.mark.batch)
         assert verdict(a, seen, replace(old, batch=8)) is Verdict.MOVED
 
     def test_nothing_to_do_where_the_rest_can_be_read(self):
@@ -442,11 +442,11 @@ class TestAcceptChangeInAFanOut:
 class TestAcceptPosition:
     def test_a_table_is_where_the_copy_of_its_last_mark_says(self):
         old = fan_out(("a", 7), ("b", 7))
-        told = carrying("a", 7, started=((P0, 8),))
-        a, b = replace(told, mark=None, uncertain=True), carrying("b", 7)
+        carried = carrying("a", 7, started=((P0, 8),))
+        a, b = replace(carried, mark=None, uncertain=True), carrying("b", 7)
         with pytest.raises(errors.PositionUncertain):
             status_of(old, a)
-        decision = accept_position(old, [(a, told.mark)], "operator")
+        decision = accept_position(old, [(a, carried.mark)], "operator")
         (there,) = decision.marks
         assert there.mark.state.committed() == {P0: 10}
         assert (there.mark.state.owner, there.mark.state.epoch) == ("operator", old.epoch + 1)
@@ -457,16 +457,16 @@ class TestAcceptPosition:
 
     def test_a_table_that_missed_a_batch_stays_behind(self):
         old = fan_out(("a", 7))
-        told = carrying("a", 5, {P0: 8})
-        a = replace(told, mark=None, uncertain=True)
-        (there,) = afterwards(accept_position(old, [(a, told.mark)], "operator"), replace(a, uncertain=False))
+        carried = carrying("a", 5, {P0: 8})
+        a = replace(carried, mark=None, uncertain=True)
+        (there,) = afterwards(accept_position(old, [(a, carried.mark)], "operator"), replace(a, uncertain=False))
         assert (there.behind, there.floors) == (True, ((P0, 8),))
 
     def test_another_table_of_that_name_is_another_matter(self):
-        told = carrying("a", 7)
-        a = replace(told, mark=None, uncertain=True, uuid="another")
+        carried = carrying("a", 7)
+        a = replace(carried, mark=None, uncertain=True, uuid="another")
         with pytest.raises(NothingToDo, match="created again") as refused:
-            accept_position(fan_out(("a", 7)), [(a, told.mark)], "operator")
+            accept_position(fan_out(("a", 7)), [(a, carried.mark)], "operator")
         assert "forget-table" in refused.value.command
 
     def test_nothing_is_in_doubt(self):

@@ -119,7 +119,7 @@ def test_files_that_the_driver_cannot_see_are_not_committed(sink: Iceberg) -> No
 
 
 def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) -> None:
-    """Somebody makes the column anew while the batch is written: in the new one, its rows would hold null."""
+    """Somebody creates the column again while the batch is written: in the new one, its rows would hold null."""
     ledger = sink.to_sink("q").own_ledger()
     ledger.load()
     begun = LedgerState("q", "lineage")
@@ -140,7 +140,7 @@ def test_files_for_a_column_that_was_dropped_are_not_committed(sink: Iceberg) ->
 
 
 def test_dead_letters_that_a_pipeline_of_this_name_left_stay_noted(sink: Iceberg) -> None:
-    """A pipeline that was killed after its commit has not published them yet; whoever runs it next does."""
+    """A pipeline that was killed after its commit has not published them yet; its next run does."""
     ledger = sink.to_sink("q").own_ledger()
     assert ledger.load() is None
     begun = LedgerState("q", "lineage")

@@ -33,8 +33,8 @@ class TestOffsets:
         assert found == (Range(T, 3, 9), Range(Partition("u", 7), 0, 2))
 
     def test_all_partitions_are_known_with_where_the_query_began(self) -> None:
-        told = Span('{"t":{"0":3,"1":5}}', '{"t":{"0":9,"1":5,"2":4}}', '{"t":{"0":1,"1":5}}')
-        assert begun([told]) == (Begun(T, 1, 3), Begun(Partition("t", 1), 5, 5), Begun(Partition("t", 2), 0, 0))
+        span = Span('{"t":{"0":3,"1":5}}', '{"t":{"0":9,"1":5,"2":4}}', '{"t":{"0":1,"1":5}}')
+        assert begun([span]) == (Begun(T, 1, 3), Begun(Partition("t", 1), 5, 5), Begun(Partition("t", 2), 0, 0))
 
     def test_a_partition_that_went_back_is_refused(self) -> None:
         with pytest.raises(errors.QueryRefused, match="went back from offset 3 to 2"):

@@ -1,7 +1,7 @@
 """The step machine of a query, in a small world of its own: every cut, every crash, every start after it.
 
 The world holds a ledger and a target. A driver may die before or after every effect, a write may land and not be answered,
-and Spark may come back with any range. Whatever happens, no record stands twice, and whoever goes on where the ledger stands
+and Spark may come back with any range. Whatever happens, no record stands twice, and a query that continues from the ledger's position
 brings all of them in.
 """
 
@@ -287,8 +287,8 @@ def at(*positions: tuple[Partition, int, int], pending: tuple[Range, ...] = (), 
     """A pipeline that stands there, and what is pending."""
     state = states.taken(LedgerState("p", "lineage"), "first")
     state = states.bound(state, "cluster", {"t": "id"}, {})
-    told = tuple((partition, Position(first, committed)) for partition, first, committed in positions)
-    state = replace(state, positions=told, batch=1)
+    placed = tuple((partition, Position(first, committed)) for partition, first, committed in positions)
+    state = replace(state, positions=placed, batch=1)
     if pending:
         blocks = tuple(Block((each,), "table", number=number) for number, each in enumerate(pending))
         state = states.prepared(state, Plan(2, blocks, fingerprint, 5))
@@ -386,7 +386,7 @@ def test_what_comes_behind_a_pending_block_goes_on_if_that_landed(came: Range) -
     assert len(world.held) == 12
     with pytest.raises(errors.GapRefused, match=rf"the next offset is 5, and the source continues at {came.first}"):
         steps(absent, incoming(came))
-    assert absent.state.pending is not None, "the plan is still there for whoever brings it"
+    assert absent.state.pending is not None, "the plan is still there for the query that brings it"
 
 
 def test_a_gap_is_refused_before_another_partition_is_written() -> None:

@@ -125,7 +125,7 @@ def test_records_that_are_gone_are_an_error_and_never_a_jump(code: int, monkeypa
 
 
 def test_nobody_can_loosen_what_the_guarantee_rests_on() -> None:
-    told = {
+    options = {
         "isolation.level": "read_uncommitted",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": True,
@@ -134,7 +134,7 @@ def test_nobody_can_loosen_what_the_guarantee_rests_on() -> None:
         "fetch.wait.max.ms": 7,
     }
     assert (
-        consumer_options("here:1", told, "p").items()
+        consumer_options("here:1", options, "p").items()
         >= {
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",

@@ -21,12 +21,12 @@ def test_a_cause_is_a_reason_without_the_numbers_of_its_record(reason, cause):
 
 
 def test_206_letters_of_one_cause_are_one_reason_with_an_example():
-    told = counted([*(f"not valid JSON at character {at}" for at in range(206)), "field 'id' is missing"])
-    assert told == (
+    counts = counted([*(f"not valid JSON at character {at}" for at in range(206)), "field 'id' is missing"])
+    assert counts == (
         Counted("not valid JSON at character …", 206, "not valid JSON at character 0"),
         Counted("field 'id' is missing", 1, "field 'id' is missing"),
     )
-    assert lines(told, 207) == [
+    assert lines(counts, 207) == [
         "  206 × not valid JSON at character …, for example: not valid JSON at character 0",
         "    1 × field 'id' is missing",
     ]
@@ -38,11 +38,11 @@ def test_those_of_several_blocks_add_up():
 
 
 def test_many_causes_stay_few_and_none_is_lost():
-    told = counted(f"reason {chr(97 + at)}" for at in range(26) for _ in range(at + 1))
-    assert len(told) == 20
-    assert (told[0].records, told[-1].cause) == (26, OTHERS)
-    assert sum(each.records for each in told) == sum(range(27))
-    again = merged((*told, *told))
+    counts = counted(f"reason {chr(97 + at)}" for at in range(26) for _ in range(at + 1))
+    assert len(counts) == 20
+    assert (counts[0].records, counts[-1].cause) == (26, OTHERS)
+    assert sum(each.records for each in counts) == sum(range(27))
+    again = merged((*counts, *counts))
     assert len(again) == 20
     assert (again[-1].cause, sum(each.records for each in again)) == (OTHERS, 2 * sum(range(27)))
 

@@ -167,16 +167,16 @@ class TestWhatStays:
 
     def test_a_topic_that_is_made_anew_takes_the_labels_of_its_partitions_with_it(self):
         old = replace(ledger(None), labels=(("t[1]", "t@id-of-t-"), ("u[0]", "u@x")))
-        anew = replace(source({P0: 3, P1: 3}), topic_ids=(("t", "ANOTHER-ID"),))
-        new = rebase(old, anew, TargetView(()), "operator").new
+        again = replace(source({P0: 3, P1: 3}), topic_ids=(("t", "ANOTHER-ID"),))
+        new = rebase(old, again, TargetView(()), "operator").new
         assert new.labels == (("t", "t@ANOTHER-"), ("u[0]", "u@x"))
         again = rebase(replace(old, epoch=8), source({P0: 3, P1: 24}), TargetView(()), "operator").new
         assert (again.labelled(P0).topic, again.labelled(P1).topic) == ("t@id-of-t-.9", "t@id-of-t-")
 
     def test_what_landed_of_a_forgotten_plan_is_recognised(self):
         whole = source({P0: 18, P1: 24})
-        told = rebase(ledger(self.PLAN), whole, TargetView(()), "operator", drop_pending=True)
-        assert [each for each in told.costs if "recognises" in each]
+        decision = rebase(ledger(self.PLAN), whole, TargetView(()), "operator", drop_pending=True)
+        assert [each for each in decision.costs if "recognises" in each]
 
 
 class TestLedgersThatKnowWhatLanded:

@@ -167,9 +167,9 @@ _records = st.one_of(
 def test_values_are_found_whatever_their_type(records: list[Any]) -> None:
     payloads = [json.dumps(each).encode() if isinstance(each, dict) else each and each.encode() for each in records]
     array = pa.array(payloads, pa.binary())
-    told = [each if isinstance(each, dict) else {} for each in records]
-    assert route_values(array, "kind").to_pylist() == [_text(each.get("kind")) for each in told]
-    nested = [each.get("at") or {} for each in told]
+    objects = [each if isinstance(each, dict) else {} for each in records]
+    assert route_values(array, "kind").to_pylist() == [_text(each.get("kind")) for each in objects]
+    nested = [each.get("at") or {} for each in objects]
     assert route_values(array, "at.kind").to_pylist() == [_text(each.get("kind")) for each in nested]
 
 

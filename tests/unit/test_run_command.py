@@ -40,12 +40,12 @@ def _own_handlers() -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    told = {
+    document = {
         "pipeline": "clicks",
         "source": {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["clicks"]}},
         "sink": {"sql": {"url": "sqlite:///t.db", "table": "clicks"}},
     }
-    (tmp_path / "clicks.yaml").write_text(yaml.safe_dump(told))
+    (tmp_path / "clicks.yaml").write_text(yaml.safe_dump(document))
     return tmp_path / "clicks.yaml"
 
 

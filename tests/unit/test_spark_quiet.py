@@ -13,12 +13,12 @@ from landonce.engine.spark.session import quiet_at_its_end
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "passed"),
     [(b"token" + struct.pack("!i", 0), ""), (b"other", "The value of the provided token")],
     ids=["a JVM that ends", "anything else"],
 )
 def test_the_server_for_accumulators_tells_only_what_is_not_the_end_of_the_jvm(
-    sent: bytes, told: str, capfd: pytest.CaptureFixture[str]
+    sent: bytes, passed: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = accumulators._start_update_server("token")
     quiet_at_its_end(server)
@@ -37,5 +37,5 @@ def test_the_server_for_accumulators_tells_only_what_is_not_the_end_of_the_jvm(
     finally:
         server.shutdown()
     said = capfd.readouterr().err
-    assert told in said
-    assert bool(told) is bool(said)
+    assert passed in said
+    assert bool(passed) is bool(said)

@@ -174,7 +174,7 @@ def test_a_line_to_a_server_that_answers_nobody_is_cut() -> None:
     mine, theirs = socket.socketpair()
     with old, _kept, mine, theirs:
         mine.settimeout(60)
-        assert mine.recv(1) == b"", "whoever waits hears of it"
+        assert mine.recv(1) == b"", "a waiting client sees the end"
         old.sendall(b"x")
         assert watch.cut
     watch.end()

@@ -116,7 +116,7 @@ def test_sqlite_changes_rows_by_their_key() -> None:
 
 
 def test_mysql_changes_rows_by_their_key() -> None:
-    """The coordinates are assigned last: whoever compares with them sees the old ones."""
+    """The coordinates are assigned last: an expression that compares with them sees the old ones."""
     text = upsert_statement(syntax_of("mysql"), "t", COLUMNS, ("id",))
     head, _, sets = text.partition(" ON DUPLICATE KEY UPDATE ")
     assert head.endswith("VALUES (%s, %s, %s, %s, %s)")

@@ -40,7 +40,7 @@ def test_what_check_and_verify_ask_of_topics_prints_no_lines_of_librdkafka(
 
 
 def test_a_run_says_it_before_spark_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {
+    document = {
         "pipeline": "p",
         "source": {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["clicks"], "schema": "id BIGINT"}},
         "sink": {"sql": {"url": "sqlite:///t.db", "table": "clicks", "create": True}},
@@ -56,7 +56,7 @@ def test_a_run_says_it_before_spark_is_started(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(pipeline, "open_session", no_spark)
     with pytest.raises(LandonceError, match="Spark is started"):
-        pipeline.run_pipeline(parse(yaml.safe_dump(told), tmp_path / "p.yaml"), observer=Listening())
+        pipeline.run_pipeline(parse(yaml.safe_dump(document), tmp_path / "p.yaml"), observer=Listening())
     assert len(heard) == 1
     assert "Connection refused" in heard[0]
     assert "tried again for 300 s" in heard[0]

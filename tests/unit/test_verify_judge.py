@@ -90,14 +90,16 @@ def test_every_pair_of_tables():
             expected = replace(expected, lands={"a": np.array([0]), "b": np.array([0])})
         mail = counted([letters])
         for table, rows in (("a", in_a), ("b", in_b)):
-            told = judge_rows(expected.of(table), counted([rows]), mail)
+            judged = judge_rows(expected.of(table), counted([rows]), mail)
             mine = "lands" if fate == "both" or fate == {"a": "lands", "b": "lands b"}[table] else "none"
             wanted = oracle("dead" if fate == "dead" else mine, rows, letters, False)
-            assert {each[:2] for each in told.faults} == {each for each in wanted if each[1] is not Place.DEAD_LETTERS}
+            assert {each[:2] for each in judged.faults} == {
+                each for each in wanted if each[1] is not Place.DEAD_LETTERS
+            }
         held = np.array([0] if in_a or in_b else [], np.int64)
-        told = judge_letters(expected, held, mail)
+        judged = judge_letters(expected, held, mail)
         wanted = oracle(fate, in_a or in_b, letters, False)
-        assert {each[:2] for each in told.faults} == {each for each in wanted if each[1] is Place.DEAD_LETTERS}
+        assert {each[:2] for each in judged.faults} == {each for each in wanted if each[1] is Place.DEAD_LETTERS}
 
 
 def test_a_table_that_no_record_is_for():

@@ -158,8 +158,8 @@ def test_what_landonce_writes_is_what_records_decode_to(catalog: Catalog) -> Non
     declared = parse_schema(", ".join(f"c{n} {type_}" for n, type_ in enumerate(CASES)))
     table = catalog.create_table("db.all", iceberg_schema(declared, identity=()))
     fields = [[f'"c{n}":{each[at % len(each)]}' for n, each in enumerate(CASES.values())] for at in range(6)]
-    told = [f"{{{','.join(each)}}}" for each in fields]
-    decoded = JsonDecoder(schema_for(table, coordinates=True)).decode(pa.array(told).cast(pa.binary()))
+    records = [f"{{{','.join(each)}}}" for each in fields]
+    decoded = JsonDecoder(schema_for(table, coordinates=True)).decode(pa.array(records).cast(pa.binary()))
     assert not decoded.rejects
     offsets = pa.array(range(6), pa.int64())
     rows = decoded.table.append_column("_topic", pa.array(["t"] * 6)).append_column("_offset", offsets)

@@ -23,12 +23,12 @@ def failing(*failures: Exception) -> tuple[list[Exception], object]:
 
 
 def test_what_passes_is_waited_for_and_named() -> None:
-    told: list[str] = []
+    reports: list[str] = []
     left, act = failing(TargetUnavailable("no free connection"), LedgerUnavailable("starting up"))
-    assert Waiting(60.0, told.append).until(act) == "done"  # type: ignore[arg-type]
+    assert Waiting(60.0, reports.append).until(act) == "done"  # type: ignore[arg-type]
     assert left == []
-    assert [each.partition(": ")[2] for each in told] == ["no free connection", "starting up"]
-    assert all(each.startswith("waiting, for at most 60 s") for each in told)
+    assert [each.partition(": ")[2] for each in reports] == ["no free connection", "starting up"]
+    assert all(each.startswith("waiting, for at most 60 s") for each in reports)
 
 
 def test_no_longer_than_the_budget() -> None:
