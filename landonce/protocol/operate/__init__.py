@@ -14,9 +14,8 @@ so that the one compare-and-set that records it also fences a driver that still 
     forget_table      a table of a fan-out is another one, or none      the new one takes its place
 """
 
-from landonce.protocol.operate.decision import Decision, Restated
+from landonce.protocol.operate.decision import Decision, Restated, accept_change, fill, settle
 from landonce.protocol.operate.gap import accept_gap
-from landonce.protocol.operate.plans import accept_change, fill, settle
 from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
 from landonce.protocol.operate.tables import (
     accept_own_position,

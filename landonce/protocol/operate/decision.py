@@ -1,13 +1,16 @@
-"""One change that an operator may make, before it is made."""
+"""One change that an operator may make, before it is made; and those of a plan that is pending. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from landonce.protocol.ledger import LedgerState, Note
-from landonce.protocol.marks import Mark, TableView
+from landonce.errors import ConfigError, NothingToDo
+from landonce.protocol import marks
+from landonce.protocol.block_rows import Mark, PushRow
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.ledger import LedgerState, Note, taken
 from landonce.protocol.ranges import Range
 
 _LISTED = 5
@@ -17,8 +20,8 @@ _LISTED = 5
 class Restated:
     """A table of a fan-out gets a mark by an operator: an empty snapshot with this mark, on the table as it was seen."""
 
-    view: TableView
-    mark: Mark
+    view: marks.TableView
+    mark: marks.Mark
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,93 @@ def listed(things: Iterable[object], most: int = _LISTED) -> str:
     named = [str(each) for each in things]
     more = f" and {len(named) - most} more" if len(named) > most else ""
     return ", ".join(named[:most]) + more
+
+
+def fill(state: LedgerState, owner: str) -> Decision:
+    """The pending plan's missing rows are written, even where a block is there in part."""
+    plan = state.pending
+    if plan is None:
+        raise NothingToDo("no plan is pending, so there is nothing to fill.", safe="Nothing was changed.")
+    if plan.kind is Kind.FILL:
+        raise NothingToDo(
+            f"batch {plan.batch} is already marked to be filled.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    new = replace(taken(state, owner), pending=replace(plan, kind=Kind.FILL))
+    does = (f"At the next start, rows of batch {plan.batch} that the target lacks are written, and no others.",)
+    costs = (
+        _extent(plan),
+        "Rows of these ranges that somebody deleted on purpose, or that a TTL removed, come back.",
+    )
+    return Decision("fill", new, does, costs)
+
+
+def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: bool = False) -> Decision:
+    """The pending plan is settled by the present pipeline file instead of the one that made it."""
+    plan = state.pending
+    if plan is None:
+        raise NothingToDo(
+            "no plan is pending, so a changed pipeline file applies from the next batch on.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    if plan.fingerprint == fingerprint:
+        raise NothingToDo(
+            f"batch {plan.batch}, which is pending, was made with this pipeline file.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    new = replace(taken(state, owner), pending=replace(plan, fingerprint=fingerprint))
+    does = (f"Batch {plan.batch}, which is pending, is settled by the present transform, schema and decoder.",)
+    return Decision("accept-change", new, does, (_extent(plan), *(_BY_TABLES if fan_out else _BY_ROWS)))
+
+
+_BY_ROWS = (
+    "Rows that are in the target stay as the old file made them; missing rows are written as the new file makes them. "
+    "Each record still lands at most once.",
+    "If the two files do not land the same records, `landonce verify` shows the difference, and a block that is "
+    "present in part halts with PartialPresence.",
+)
+_BY_TABLES = (
+    "Tables that already hold the batch keep it as the old file made it; the others get it as the new file makes it. "
+    "In each table a record still lands at most once.",
+    "If the new file sends a record to other tables than the old one did, it may be in both, or in none: `landonce "
+    "verify` shows the difference.",
+)
+
+
+def _extent(plan: Plan) -> str:
+    ranges = [each for block in plan.blocks for each in block.ranges]
+    return f"Ranges: {listed(ranges)}; at most {sum(each.span for each in ranges)} records."
+
+
+def settle(
+    state: LedgerState, blocks: Mapping[str, Block], rows: tuple[PushRow, ...], key: str, owner: str, *, landed: bool
+) -> tuple[Decision, PushRow]:
+    """The block with this key arrived, or it did not. `blocks` are those of the pending plan, by their keys."""
+    claimed = {row.number: row for row in rows if row.mark is Mark.CLAIMED}
+    open_ = [name for name, block in blocks.items() if block.number in claimed]
+    if not open_:
+        raise NothingToDo(
+            "there is nothing to settle: the outcome of every pushed block is known.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    if key not in open_:
+        raise ConfigError(
+            f"--block: {key!r} is not a block whose outcome is unknown; these are: {listed(open_)}.",
+            safe="Nothing was changed.",
+        )
+    return _decision(state, blocks[key], key, owner, landed=landed), claimed[blocks[key].number]
+
+
+def _decision(state: LedgerState, block: Block, key: str, owner: str, *, landed: bool) -> Decision:
+    batch = state.pending.batch if state.pending is not None else 0
+    if landed:
+        does = f"Block {key} ({block}) of batch {batch} counts as landed, and is never pushed again."
+        cost = "If it did not arrive, its records never reach the target."
+    else:
+        does = f"Block {key} ({block}) of batch {batch} counts as absent, and is pushed again at the next start."
+        cost = "If it did arrive, its records are in the target twice."
+    return Decision("settle", taken(state, owner), (does,), (cost,))
