@@ -232,7 +232,7 @@ class TestAcceptGap:
         assert fan_out.ids("db.a") == [*range(5), 17, 18, 19]
         assert fan_out.ids("db.b") == list(range(5, 10))
 
-    def test_whoever_is_stopped_after_the_ledger_decides_again(self, fan_out, state):
+    def test_an_operator_who_is_stopped_after_the_ledger_decides_again(self, fan_out, state):
         first = fan_out.head("db.a")
         fan_out.send(range(10, 15))
         fan_out.run()

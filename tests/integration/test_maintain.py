@@ -164,7 +164,7 @@ def sink_of(lake: SmallLake) -> IcebergSink:
     return config.sink.to_sink(config.pipeline)
 
 
-def stands(lake: SmallLake, *, without_copy: bool = False) -> LedgerState | None:
+def state_of(lake: SmallLake, *, without_copy: bool = False) -> LedgerState | None:
     """What the table says of the pipeline when it is its own ledger."""
     sink = sink_of(lake)
     if without_copy:
@@ -195,7 +195,7 @@ def test_compaction_expiry_and_orphans(lake: SmallLake, maintain: Maintain) -> N
     kept = [plant(table, Origin("pipe", epoch, batch + 1, 0), age=1e7), plant(table, Origin("other", 1, 1, 0), age=1e7)]
     kept.append(kept[0].with_name("somebody's.parquet"))
     kept[-1].write_bytes(b"not ours")
-    state, location, before = stands(lake), lake.table("db.t").metadata_location, lake.rows("db.t")
+    state, location, before = state_of(lake), lake.table("db.t").metadata_location, lake.rows("db.t")
 
     said = maintain(lake, "--dry-run", *RUTHLESS)["db.t"]
     assert lake.table("db.t").metadata_location == location
@@ -220,8 +220,8 @@ def test_compaction_expiry_and_orphans(lake: SmallLake, maintain: Maintain) -> N
     intact(table)
     assert lake.rows("db.t") == before
     assert files(table) == named(table) | set(kept)
-    assert stands(lake) == state
-    assert stands(lake, without_copy=True) == state
+    assert state_of(lake) == state
+    assert state_of(lake, without_copy=True) == state
     lake.produce(values(240, 10))
     assert lake.run().landed == 10
     assert lake.offsets("db.t") == once(250) + Counter({(0, 0): 1, (0, 1): 1})
@@ -284,7 +284,7 @@ def test_a_pipeline_that_writes_to_a_branch(lake: SmallLake, maintain: Maintain)
     lake.write_file({"table": "db.t", "branch": "audit"}, batch=SMALL)
     lake.produce(values(80, 120))
     lake.run()
-    state = stands(lake)
+    state = state_of(lake)
     report = maintain(lake, "--where", "kind = 'nobody\\'s'", "--target-size", "64MB")["db.t"]
     assert (report["compaction"]["rewritten_files"], report["notes"]) == (0, [])
     report = maintain(lake, "--where", "kind = 'a'", *RUTHLESS)["db.t"]
@@ -295,7 +295,7 @@ def test_a_pipeline_that_writes_to_a_branch(lake: SmallLake, maintain: Maintain)
     assert lake.offsets("db.t", "audit") == once(200)
     assert not marked(history(table, "audit")[0])
     intact(table)
-    assert stands(lake, without_copy=True) == state
+    assert state_of(lake, without_copy=True) == state
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -314,7 +314,7 @@ def test_rows_that_change(lake: SmallLake, maintain: Maintain, session: SparkSes
     deletes = contents(table)["POSITION_DELETES"]
     wanted = {row["id"]: row["kind"] for row in lake.rows("db.t")}
     assert wanted == {each % 10: f"v{each}" for each in range(50, 60)}
-    state = stands(lake)
+    state = state_of(lake)
     report = maintain(lake, *RUTHLESS)["db.t"]
     assert report["orphans"]["staging_branches"] == 1
     table = lake.table("db.t")
@@ -325,7 +325,7 @@ def test_rows_that_change(lake: SmallLake, maintain: Maintain, session: SparkSes
     assert contents(table)["POSITION_DELETES"] <= 1 < deletes, "those of the newest snapshot go the next time"
     assert {row["id"]: row["kind"] for row in lake.rows("db.t")} == wanted
     intact(table)
-    assert stands(lake) == state
+    assert state_of(lake) == state
     lake.produce([{"id": 3, "kind": "last"}])
     lake.run()
     assert {row["id"]: row["kind"] for row in lake.rows("db.t")} == {**wanted, 3: "last"}
@@ -407,7 +407,7 @@ def test_a_rest_catalog(
     lake.run()
     table = lake.table("upkeep.t")
     dead = plant(table, Origin("pipe", 0, 1, 0))
-    state = stands(lake)
+    state = state_of(lake)
     report = maintain(lake, *RUTHLESS)["upkeep.t"]
     table = lake.table("upkeep.t")
     assert report["compaction"]["rewritten_files"] == 12
@@ -415,7 +415,7 @@ def test_a_rest_catalog(
     assert len(table.metadata.snapshots) == 2
     assert not dead.exists()
     intact(table)
-    assert stands(lake, without_copy=True) == state
+    assert state_of(lake, without_copy=True) == state
     assert lake.offsets("upkeep.t") == once(240)
 
 
@@ -453,7 +453,7 @@ def wait_for(true: Callable[[], bool], what: str, log: Path | None = None) -> No
 
 @pytest.mark.timeout(600)
 def test_files_of_the_killed_go_and_files_in_flight_stay(lake: SmallLake, maintain: Maintain) -> None:
-    """Two drivers are killed with their files written, and a third stands before its commit while all is cleaned."""
+    """Two drivers are killed with their files written, and a third is paused before its commit while all is cleaned."""
     lake.write_file({"table": "db.t", "create": True}, batch=SMALL, spark={"master": "local[1]"})
     lake.produce(values(0, 80))
     lake.run()
@@ -534,11 +534,11 @@ def test_beside_a_running_pipeline(lake: SmallLake, maintain: Maintain) -> None:
     assert not any(each.exists() for each in dead)
     intact(lake.table("db.t"))
     assert lake.offsets("db.t") == once(sent)
-    state = stands(lake)
+    state = state_of(lake)
     maintain(lake, *RUTHLESS)
     assert files(lake.table("db.t")) == named(lake.table("db.t"))
     intact(lake.table("db.t"))
-    assert stands(lake, without_copy=True) == state
+    assert state_of(lake, without_copy=True) == state
     assert lake.run().read == 0, "the next start goes on from there"
     assert lake.offsets("db.t") == once(sent)
 
@@ -561,7 +561,7 @@ def test_beside_a_pipeline_that_changes_rows(lake: SmallLake, maintain: Maintain
         each % 30: f"v{each}" for each in range(sent - 30, sent)
     }
     assert len(lake.rows("db.t")) == 30
-    state = stands(lake)
+    state = state_of(lake)
     maintain(lake, *RUTHLESS)
     intact(lake.table("db.t"))
-    assert stands(lake, without_copy=True) == state
+    assert state_of(lake, without_copy=True) == state

@@ -1,4 +1,4 @@
-"""Every uuid becomes its text, wherever it stands; nothing else changes."""
+"""Every uuid becomes its text, wherever it is; nothing else changes."""
 
 from __future__ import annotations
 

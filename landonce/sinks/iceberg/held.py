@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyroaring import BitMap64
 
@@ -122,11 +121,7 @@ class IcebergTables(HeldTables):
 
     def _load(self, table: str) -> Table | None:
         if table not in self._loaded:
-            with catalog_errors(self.sink.spec):
-                try:
-                    self._loaded[table] = self.sink.catalog.load_table(table)
-                except NoSuchTableError:
-                    self._loaded[table] = None
+            self._loaded[table] = self.sink.place(table).find()
         return self._loaded[table]
 
 
