@@ -30,7 +30,7 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.marks import holds
 from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
-from landonce.sinks.iceberg.sink import IcebergSink, Seen, survey, table_names
+from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.iceberg.spark import spark_name
 from landonce.sinks.iceberg.table import creation, table_schema, why_spark
 from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
@@ -76,8 +76,7 @@ class _IcebergCheck:
     @property
     def _askable(self) -> bool:
         """The catalog was asked, or there is nothing to ask yet."""
-        path = self.sink.spec.sqlite_file
-        return self.answers or (path is not None and not path.exists())
+        return self.answers or not catalog_exists(self.sink)
 
     def catalog(self) -> Findings:
         sink = self.sink

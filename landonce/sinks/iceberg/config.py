@@ -48,10 +48,6 @@ class Catalog(Part):
         """Leaves out the other properties: they may hold secrets."""
         return [(name, getattr(self, name)) for name in ("name", "type", "uri", "warehouse")]
 
-    @property
-    def embedded(self) -> bool:
-        return self.uri is None and self.type == "sql"
-
     def properties(self) -> dict[str, Any]:
         """As PyIceberg takes them."""
         properties: dict[str, Any] = {"type": self.type, **_as_text(self.model_extra or {})}
@@ -62,7 +58,8 @@ class Catalog(Part):
         return properties
 
     def beside(self, folder: Path) -> Catalog:
-        if not self.embedded:
+        """The default catalog is in the folder of the pipeline file."""
+        if self.uri is not None or self.type != "sql":
             return self
         lake = folder / "lake"
         uri = SecretStr(f"sqlite:///{lake / 'catalog.db'}")
