@@ -203,7 +203,7 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
         )
     for view in table.views:
         yield _warning(
-            f"materialized view {view} gets every insert, and is no part of the promise: landonce does not read it after a doubt",
+            f"materialized view {view} gets every insert, and is not part of the guarantee: landonce does not read it after a doubt",
             "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
             "window, or an insert that is sent again counts twice in it",
         )

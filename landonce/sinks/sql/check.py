@@ -260,8 +260,8 @@ def _postgres_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding
     for part, is_root in connection.execute(_NOT_ORDINARY, name):
         what = sink.table if is_root else f"{part}, a partition of {sink.table},"
         yield _refused(
-            f"{what} is no ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not; a foreign one "
-            "is another server's",
+            f"{what} is not an ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not; a foreign "
+            "one is another server's",
             f"ALTER TABLE {sink.table if is_root else part} SET LOGGED",
         )
 

@@ -97,7 +97,7 @@ def lock_statement(syntax: Syntax, table: str) -> str:
 
 
 def fingerprint_statements(sink: SqlSink, mark: str = "") -> tuple[Statement, ...]:
-    """The queries whose rows make the fingerprint. `mark`: how PostgreSQL's parameter is written if ADBC does not ask."""
+    """The queries whose rows make the fingerprint. `mark`: how PostgreSQL's parameter is written for another driver than ADBC."""
     syntax = syntax_of(sink.dialect)
     if sink.dialect == "postgresql":
         return (
@@ -115,7 +115,7 @@ def table_fingerprint(answer: Iterable[Sequence[Any]]) -> str:
 
 
 def identity(sink: SqlSink, connection: Connection) -> str:
-    """Empty if there is no such table, or the database has nothing to tell."""
+    """Empty if there is no such table, or the database offers nothing to identify it by."""
     if sink.dialect not in _IDENTITIES:
         return ""
     what, query = _IDENTITIES[sink.dialect]

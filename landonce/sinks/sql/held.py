@@ -309,29 +309,20 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
         return _each(values, bool, type_)
     if is_uuid(type_):
         return _each(values, lambda each: UUID(str(each)).bytes, pa.binary())
-    return _moments(values, type_) if pt.is_temporal(type_) else _loose(values, type_)
+    if pt.is_temporal(type_):  # numbers of microseconds or days, text (of SQLite), or Python's own
+        some = next((each for each in values if each is not None), None)
+        moment = pa.date32() if pt.is_date32(type_) else pa.timestamp("us")
+        if isinstance(some, int) and pt.is_timestamp(type_):
+            return pa.array(values, pa.int64()).cast(moment)
+        return pa.array(values, pa.string()).cast(moment) if isinstance(some, str) else pa.array(values, moment)
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # changed to something that the type cannot hold
+        return _each(values, str, pa.string())
 
 
 def _each(values: Sequence[Any], convert: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
     return pa.array([None if each is None else convert(each) for each in values], type_)
-
-
-def _moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Numbers of microseconds or days, text (of SQLite), or Python's own."""
-    some = next((each for each in values if each is not None), None)
-    if isinstance(some, int) and pt.is_timestamp(type_):
-        return pa.array(values, pa.int64()).cast(pa.timestamp("us"))
-    if isinstance(some, str):
-        return pa.array(values, pa.string()).cast(pa.date32() if pt.is_date32(type_) else pa.timestamp("us"))
-    return pa.array(values, pa.date32() if pt.is_date32(type_) else pa.timestamp("us"))
-
-
-def _loose(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """In the type that was written, or as text if a value was changed to something that type cannot hold."""
-    try:
-        return pa.array(values, type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return _each(values, str, pa.string())
 
 
 def _is_padded(kind: Any, dialect: str) -> bool:

@@ -64,8 +64,8 @@ _SCREENED = triggers_statement("$1", 4)
 _AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 """Deferred constraints fail here, and not at the COMMIT."""
 _PASSING = ("08", "40", "53", "55006", "55P03", "57", "58", "25006", "25P03", "25P04", "72")
-"""Connections, serialization and deadlocks, resources, locks, an operator's hand, the system, a standby, and a session that
-stood still in its transaction for too long."""
+"""Connections, serialization and deadlocks, resources, locks, an operator's intervention, the system, a standby, and a session that was
+idle in its transaction for too long."""
 _OF_ROWS = ("22", "23502", "23514", "44000", "54000", "54001", "P0001")
 """Values, NULL, CHECK, a view's own check, what is too long for an index or nested too deep, what a trigger raises."""
 _OF_ADBC = re.compile(r"^\w+: \[libpq\] (?:.*?PGRES_FATAL_ERROR\]?:? )?(?:ERROR:\s+)?")
@@ -83,7 +83,7 @@ _ENDED = ("08", "57P0", "25P03", "25P04")
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds between two pings, how many may stay unanswered, and seconds in all."""
+    """Seconds between two pings, how many may stay unanswered, and the longest time that a connection may take."""
 
     every: float = 10.0
     unanswered: int = 3

@@ -200,7 +200,7 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return postgresql.UUID(as_uuid=False)
     if pt.is_nested(type_) and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
-    why = f"{spelled(type_)} is no type of a column here; `select` parts of it, or make text of it with to_json"
+    why = f"{spelled(type_)} cannot be the type of a column here; `select` parts of it, or convert it to text with to_json"
     if pt.is_timestamp(type_):
         why = "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)"
     elif pt.is_decimal(type_) and dialect == "sqlite":

@@ -161,7 +161,7 @@ Found = tuple[tuple[int, Trouble], ...]
 
 
 def refused_rows(opened: Opened, claim: Claim, rows: pa.Table, where: str) -> Found | None:
-    """Which rows the database refuses, by index, and why. None if the block has another claim by now.
+    """Which rows the database refuses, by index, and why. None if the block has another claim.
 
     Searches half by half, in a transaction that is rolled back. Halves that are taken stay while the rest is tried, as in the block's own
     transaction. The search ends early at a row that is refused because of other rows in the table, which no dead letter can fix, and

@@ -25,7 +25,7 @@ def _ledger(run: CheckRun, sink: WrappedSink) -> Findings:
     for key in claimed_blocks(run.parts, state) if state is not None and not needed(sink).idempotent else ():
         yield Finding(
             Level.WARNING,
-            f"block {key} was pushed and is not settled: it may be on its way, or nobody knows",
+            f"block {key} was pushed and is not settled: it may still arrive, or its outcome is unknown",
             "the next start asks the sink's probe"
             if sink.can_probe
             else "look for it in the target; `landonce state settle {file}` says what you found",
@@ -39,7 +39,7 @@ def _sink(sink: WrappedSink) -> Findings:
         return
     yield Finding(
         Level.WARNING,
-        "the sink is not idempotent and has no probe: whenever nobody knows whether a block arrived, the pipeline halts with "
+        "the sink is not idempotent and has no probe: whenever it is unknown whether a block arrived, the pipeline halts with "
         "OutcomeUnknown until a person says",
         "give it a probe, if the target can be asked for a block's key or coordinates",
     )
