@@ -217,7 +217,7 @@ def test_a_table_that_is_unfit_once_it_is_made_is_taken_back_while_it_is_empty(
     assert not made(site)
     site.make("id Int64")
     do(site.clickhouse.url, f"INSERT INTO {site.table} (id) VALUES (1)")
-    target = open_parts(config).deduplicating.target()
+    target = open_parts(config).sink.target()  # type: ignore[attr-defined]
     target.take_back()
     assert made(site), "it holds somebody's row"
     do(site.clickhouse.url, f"TRUNCATE TABLE {site.table}")
