@@ -180,7 +180,7 @@ def test_once_ends_though_the_topic_grows(site: Site, spark: SparkSession, new_t
     stop = threading.Event()
 
     def go_on() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.05):
             sent.extend(send(site.kafka, topic, numbered(50), partition=1))
 
     producer = threading.Thread(target=go_on)
