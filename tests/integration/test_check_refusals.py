@@ -155,9 +155,9 @@ UNKNOWABLE = {
         sinks/iceberg/commit.py:TableBranch.ensure_branch
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
-        engine/spark/session.py:_refuse_speculation  engine/transform.py:_columns_fit  engine/transform.py:_is_condition
-        engine/transform.py:_moving  engine/transform.py:_not_row_wise  engine/transform.py:_refuse_moving  engine/transform.py:_types_fit
-        engine/transform.py:_no_column_twice  engine/transform.py:_expression_errors  engine/transform.py:examine  engine/transform.py:widened  sinks/iceberg/spark.py:_iceberg
+        engine/spark/session.py:_refuse_speculation
+        engine/transform.py:_moving  engine/transform.py:_refuse_moving
+        engine/transform.py:widened  sinks/iceberg/spark.py:_iceberg
         sinks/iceberg/spark.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
