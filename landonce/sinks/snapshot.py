@@ -79,7 +79,7 @@ class MarkedTable(ABC, Generic[FileT]):
 
         In a loop: load the table, `judge` its view, and only for `GO` send a commit that is accepted only if the table is still what was
         judged; when somebody else was faster, begin again. Returns the judgement, and a view of the table that includes the commit.
-        A commit without an answer raises `TargetUnavailable`: whoever asks again finds the mark (`DONE`), or does not.
+        A commit without an answer raises `TargetUnavailable`: asking again finds the mark (`DONE`), or does not.
         `note` goes to the journal in the same commit.
         """
 
@@ -264,7 +264,7 @@ class OpenSnapshot(OpenSink, Generic[FileT]):
         return ()
 
     def refresh(self) -> None:
-        """After a look at the one table that is the ledger: others may have changed its columns since workers were told."""
+        """After a look at the one table that is the ledger: others may have changed its columns since the recipe was made."""
 
     def holds(self, labels: tuple[str, ...], *, fresh: bool) -> tuple[str, str]:
         """The first table that holds records of topics with these labels. With a ledger that is `fresh` also one that may hold some, for
@@ -346,7 +346,7 @@ class SnapshotTable(MarkedTable[FileT], Generic[FileT, VersionT]):
 
         It takes effect only if the table still has the version that was seen. True: it has taken effect. False: certainly it has not, or a
         look will show that it has. An answer that does not come is `TargetUnavailable`. Never builds on another version than the one seen:
-        a library that rebases a commit and tries again by itself must be told not to.
+        a library that rebases a commit and tries again by itself must not do so here.
         """
 
     @abstractmethod
@@ -511,7 +511,7 @@ _NAME = re.compile(r"landonce-(?P<pipeline>.+)-e(?P<epoch>\d+)-b(?P<batch>\d+)-(
 
 @dataclass(frozen=True)
 class Origin:
-    """Who wrote a file, and for what: its name says it, so that orphans can be told from files in flight."""
+    """Who wrote a file, and for what: its name says it, so that orphans differ from files in flight."""
 
     pipeline: str
     epoch: int
