@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -125,14 +126,16 @@ class TableLedger(Ledger, Generic[FileT]):
     @property
     def letters(self) -> tuple[str, ...]:
         """The dead-letter files of the last batch. A driver that was killed after its commit did not get to publish them."""
-        standing = self._view.standing if self._view else None
-        return standing.letters if standing else ()
+        return self._mark.letters if self._mark else ()
 
     @property
     def letters_in(self) -> str:
         """Their folder."""
-        standing = self._view.standing if self._view else None
-        return standing.letters_in if standing else ""
+        return self._mark.letters_in if self._mark else ""
+
+    @property
+    def _mark(self) -> Mark | None:
+        return self._view.standing if self._view else None
 
     def load(self) -> LedgerState | None:
         self.noticed, self._set_back = self._set_back, ""
@@ -187,23 +190,17 @@ class TableLedger(Ledger, Generic[FileT]):
     ) -> None:
         """Swaps the state, and adds files in the same commit. Without a batch of its own, what the last mark says of its batch is said
         again."""
-        before = self._view.standing if self._view else None
-        begun = started if started is not None else before.started if before else ()
+        before = self._mark
         mark = Mark(
             state=replace(new, tables=()),
-            started=begun,
+            started=started if started is not None else before.started if before else (),
             letters=self.letters if letters is None else letters,
             letters_in=self.letters_in if letters is None else letters_in,
             tops=raised(before, new, tops),
         )
-
-        def judge(seen: OwnView) -> Verdict:
-            return self._judge(seen, old, new)
-
+        judge = partial(self._judge, old=old, new=new)
         _, seen = self.table.commit(judge, mark, files, valid_through=valid_through, note=note)
-        self._judge(
-            seen, old, new
-        )  # after the commit, others may have committed, too: theirs must not be taken for ours
+        judge(seen)  # others may have committed since: theirs must not be taken for ours
         self._view = seen
 
     def journal(self) -> tuple[Note, ...]:
