@@ -23,7 +23,7 @@ from landonce.sinks.contract import DeduplicatingSink, look_by_name, wait_out
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
-from landonce.sinks.snapshot import SnapshotSink, TableLedger, stage_recipe, table_view
+from landonce.sinks.snapshot import SnapshotSink, TableLedger, table_view
 from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
@@ -322,7 +322,9 @@ class SnapshotOperations(Operations):
         return ledger.noticed if isinstance(ledger, TableLedger) else ""
 
     def fingerprint(self) -> str:
-        return stage_recipe(self.parts, self.sink).fingerprint()
+        opened = self.sink.open(run_of(self.parts))
+        opened.refresh()
+        return opened.recipe.fingerprint()
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         del state

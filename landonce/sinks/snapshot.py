@@ -36,8 +36,8 @@ from landonce.read.route import Routing, Rule
 from landonce.read.rows import NOWHERE, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
-from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit, run_of
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
+from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task
 
 if TYPE_CHECKING:
     from landonce.sinks.checking import CheckRun, Sections
@@ -188,8 +188,7 @@ class TableLedger(Ledger, Generic[FileT]):
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> None:
-        """Swaps the state, and adds files in the same commit. Without a batch of its own, what the last mark says of its batch is said
-        again."""
+        """Swaps the state, and adds files in the same commit. Without a batch of its own, the last mark's batch is said again."""
         before = self._mark
         mark = Mark(
             state=replace(new, tables=()),
@@ -272,15 +271,11 @@ class OpenSnapshot(OpenSink, Generic[FileT]):
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[FileT, ...], valid_through: int | None
     ) -> tuple[bool, TableView]:
-        """A batch's files for one table, where the ledger is outside: False if its mark is not the expected one. With it, the table as it
-        is."""
-        name = expected.table
-
-        def judge(seen: OwnView) -> Verdict:
-            return verdict(expected, table_view(name, seen), mark.state)
-
+        """A batch's files for one table, where the ledger is outside: False if its mark is not the expected one; and the table as it is."""
+        name, view = expected.table, partial(table_view, expected.table)
+        judge: Judge = lambda seen: verdict(expected, view(seen), mark.state)  # noqa: E731
         judged, seen = self.table(name).commit(judge, mark, files, valid_through=valid_through)
-        return judged is not Verdict.MOVED, table_view(name, seen)
+        return judged is not Verdict.MOVED, view(seen)
 
     def add(self, wants: Iterable[Want]) -> bool:
         """Makes the tables and adds the columns that blocks wait for (`BlockWorker.wants`). Says whether there are new tables, which may
@@ -494,13 +489,6 @@ class _OneTable(OpenSnapshot[FileT]):
         return (self.sink.table, "") if self._table.holds(labels) else ("", "")
 
 
-def stage_recipe(parts: Parts, sink: SnapshotSink) -> StageRecipe:
-    """What becomes of a pipeline's records in the table as it is now. Raises where the table is not fit."""
-    opened = _OneTable(sink, run_of(parts))
-    opened.refresh()
-    return opened.recipe
-
-
 # On a worker.
 
 _NAME = re.compile(r"landonce-(?P<pipeline>.+)-e(?P<epoch>\d+)-b(?P<batch>\d+)-(?P<block>\d+)-[0-9a-f]{16}\.[a-z]+$")
@@ -556,19 +544,14 @@ class StageTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRecipe(Recipe):
+class StageRecipe(OneTable):
     """Of the one table of a `SnapshotSink`."""
 
-    source: Schema
-    target: Schema
     sink: SnapshotSink
 
     @property
     def marks(self) -> bool:
         return True
-
-    def _decisive(self) -> tuple[object, ...]:
-        return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where
 
     def worker(self, task: StageTask) -> BlockWorker:
         return StageWorker(self, task)
