@@ -53,7 +53,7 @@ class Committing(Performer):
     ledger: Ledger
     _look_after: float = 0.0
     _news: tuple[str, ...] = ()
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def reads_again(self, ranges: Sequence[Range]) -> bool:
         most = self.settings.block_rows * pieces_each(ranges)
@@ -64,7 +64,7 @@ class Committing(Performer):
         self._news = ()
         if isinstance(reply, Looked):
             now = _rolled_back(after.tables or ())
-            self._news, self._told = tuple(now - self._told), now
+            self._news, self._reported = tuple(now - self._reported), now
         return after, effect
 
     def news(self) -> tuple[str, ...]:
@@ -148,11 +148,11 @@ class Committing(Performer):
             time.sleep(_PAUSE)
         return results
 
-    def _floors(self, stands: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
+    def _floors(self, statuses: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
         """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
         if self.opened.own is not None:
             return tuple((table, ()) for table in self.opened.tables)
-        taking = {each.view.table: each.floors for each in stands}
+        taking = {each.view.table: each.floors for each in statuses}
         return tuple((table, taking.get(table)) for table in self.opened.tables)
 
     def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
@@ -192,24 +192,24 @@ class Committing(Performer):
     ) -> Committed | Moved:
         """Every table that takes part and has rows; when ranges are delivered again, also those that have none in them, for
         their position moves too. Tables do not depend on each other: each says itself what it holds."""
-        stands = {each.view.table: each for each in effect.tables}
+        statuses = {each.view.table: each for each in effect.tables}
         tops = highest(effect.receipts)
-        tables = sorted({*files, *(stands if effect.plan.kind is Kind.REPLAY else ())})
+        tables = sorted({*files, *(statuses if effect.plan.kind is Kind.REPLAY else ())})
 
         def commit(table: str) -> tuple[bool, TableView]:
-            mark = mark_for(effect.plan, effect.after, stands[table], started, tops.get(table, ()))
-            return self.opened.commit(stands[table].view, mark, files.get(table, ()), through)
+            mark = mark_for(effect.plan, effect.after, statuses[table], started, tops.get(table, ()))
+            return self.opened.commit(statuses[table].view, mark, files.get(table, ()), through)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = list(pool.map(commit, tables))
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
 
 
-def _rolled_back(stands: Iterable[TableStatus]) -> set[str]:
+def _rolled_back(statuses: Iterable[TableStatus]) -> set[str]:
     """Tables that carry an older batch than they once did."""
     return {
         f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"
-        for each in stands
+        for each in statuses
         if each.behind and not (each.view.mark is not None and each.view.mark.behind)
     }
 

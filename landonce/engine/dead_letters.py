@@ -1,4 +1,4 @@
-"""Dead letters: records that cannot land, one file per block, with all that is needed to mend and resend them.
+"""Dead letters: records that cannot land, one file per block, with all that is needed to fix and resend them.
 
 A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
 under its final name. The name comes from the plan, the block, and which records these are: a replay that rejects the same
@@ -56,7 +56,7 @@ def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
     """The files of one pipeline that count, oldest batch first. Others in the folder are not landonce's business."""
     name = re.compile(re.escape(pipeline) + _NUMBERED)
     found = ((name.fullmatch(path.name), path) for path in folder.glob("*.jsonl"))
-    numbered = ((int(told[1]), plan_of(path.name), int(told[2]), path) for told, path in found if told)
+    numbered = ((int(name[1]), plan_of(path.name), int(name[2]), path) for name, path in found if name)
     return tuple(path for *_, path in sorted(numbered))
 
 
@@ -92,9 +92,9 @@ def stage(
     """
     read = {each.partition: each for each in ranges}
     before = _earlier(folder, plan, block) if inherited else {}
-    told = {place: each for place, each in before.items() if not _within(each, read)}
-    told.update((_place(each), each) for each in map(_to_dict, letters))
-    return _staged(folder, plan, f"{block:04d}d", told.values())
+    entries = {place: each for place, each in before.items() if not _within(each, read)}
+    entries.update((_place(each), each) for each in map(_to_dict, letters))
+    return _staged(folder, plan, f"{block:04d}d", entries.values())
 
 
 def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLetter]) -> str:
@@ -103,14 +103,14 @@ def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLet
 
 
 def _staged(folder: Path, plan: str, kind: str, letters: Iterable[dict[str, Any]]) -> str:
-    told = sorted(letters, key=_place)
-    if not told:
+    ordered = sorted(letters, key=_place)
+    if not ordered:
         return ""
-    places = json.dumps([_place(each) for each in told])
+    places = json.dumps([_place(each) for each in ordered])
     name = f"{plan}-{kind}{hashlib.sha256(places.encode()).hexdigest()[:8]}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, name + _STAGED, told)
+        _write(folder, name + _STAGED, ordered)
     except OSError as error:
         raise DeadLettersUnwritable(
             f"dead letters cannot be written to {folder}: {error.strerror}.",
@@ -123,8 +123,8 @@ def _staged(folder: Path, plan: str, kind: str, letters: Iterable[dict[str, Any]
 def kept(folder: Path, plan: str, block: int) -> tuple[str, int]:
     """What earlier attempts left for this block: the name for `publish`, and how many letters. For blocks whose records
     are gone and cannot be read again."""
-    told = _earlier(folder, plan, block)
-    return _staged(folder, plan, f"{block:04d}d", told.values()), len(told)
+    earlier = _earlier(folder, plan, block)
+    return _staged(folder, plan, f"{block:04d}d", earlier.values()), len(earlier)
 
 
 def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
@@ -162,7 +162,7 @@ def put_away(
         if not name.endswith(_STAGED) and name not in earlier:
             continue
         with suppress(FileNotFoundError):
-            if all(_place(told) in counted or _covered(told, ranges) for told in _letters(folder / name)):
+            if all(_place(entry) in counted or _covered(entry, ranges) for entry in _letters(folder / name)):
                 (folder / name).unlink()
 
 
@@ -174,7 +174,7 @@ def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = ()) -> N
         final = _final(staged)
         known = _places(path for path in files(folder, _pipeline_of(plan)) if path != final)
         with suppress(FileNotFoundError):
-            if new := [told for told in _letters(staged) if _place(told) not in known]:
+            if new := [entry for entry in _letters(staged) if _place(entry) not in known]:
                 _write(folder, final.name, new)
                 _sync(folder)
             staged.unlink()
@@ -227,7 +227,7 @@ def _kept(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
 
 
-def _told(folder: Path, name: str) -> list[dict[str, Any]] | None:
+def _known(folder: Path, name: str) -> list[dict[str, Any]] | None:
     """What is in the file that `_kept` finds. It may be published while it is looked for."""
     for path in (folder / (name + _STAGED), folder / name):
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -238,33 +238,33 @@ def _told(folder: Path, name: str) -> list[dict[str, Any]] | None:
 def _earlier(folder: Path, plan: str, block: int) -> dict[tuple[str, int, int], dict[str, Any]]:
     """The letters of all attempts at a block so far."""
     names = {name.removesuffix(_STAGED) for name in left(folder, plan) if _block_of(name) == block}
-    return {_place(told): told for name in sorted(names) for told in _told(folder, name) or ()}
+    return {_place(entry): entry for name in sorted(names) for entry in _known(folder, name) or ()}
 
 
-def _place(told: dict[str, Any]) -> tuple[str, int, int]:
-    return told["topic"], told["partition"], told["offset"]
+def _place(entry: dict[str, Any]) -> tuple[str, int, int]:
+    return entry["topic"], entry["partition"], entry["offset"]
 
 
 def _places(paths: Iterable[Path]) -> set[tuple[str, int, int]]:
-    return {_place(told) for path in paths for told in _letters(path)}
+    return {_place(entry) for path in paths for entry in _letters(path)}
 
 
-def _within(told: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
-    found = ranges.get(Partition(told["topic"], told["partition"]))
-    return found is not None and found.holds(told["offset"])
+def _within(entry: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
+    found = ranges.get(Partition(entry["topic"], entry["partition"]))
+    return found is not None and found.holds(entry["offset"])
 
 
-def _covered(told: dict[str, Any], ranges: Iterable[Range]) -> bool:
-    partition = Partition(told["topic"], told["partition"])
-    return any(each.partition == partition and each.holds(told["offset"]) for each in ranges)
+def _covered(entry: dict[str, Any], ranges: Iterable[Range]) -> bool:
+    partition = Partition(entry["topic"], entry["partition"])
+    return any(each.partition == partition and each.holds(entry["offset"]) for each in ranges)
 
 
 def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
     """One past the highest offset that has a letter, by what `_topic` would hold. Reads all files: ask once."""
     found: dict[Partition, int] = {}
-    for told in committed(folder, pipeline):
-        partition = Partition(told["topic"], told["partition"])
-        found[partition] = max(told["offset"] + 1, found.get(partition, 0))
+    for entry in committed(folder, pipeline):
+        partition = Partition(entry["topic"], entry["partition"])
+        found[partition] = max(entry["offset"] + 1, found.get(partition, 0))
     return found
 
 
@@ -275,7 +275,7 @@ def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:
         staged = folder / (name + _STAGED)
         if known and staged.exists():
             with suppress(FileNotFoundError):
-                _write(folder, staged.name, [told for told in _letters(staged) if _place(told) not in known])
+                _write(folder, staged.name, [entry for entry in _letters(staged) if _place(entry) not in known])
 
 
 def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
@@ -283,7 +283,7 @@ def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
     temporary = folder / f".{name}.{uuid.uuid4().hex}"
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(told, ensure_ascii=False) + "\n" for told in letters)
+            file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in letters)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(folder / name)
@@ -292,7 +292,7 @@ def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
 
 
 def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
-    """Every dead letter that counts, as it stands in the files."""
+    """Every dead letter that counts, as the files hold it."""
     for path in files(folder, pipeline):
         yield from _letters(path)
 
@@ -308,7 +308,7 @@ def reasons(folder: Path, pipeline: str, most: int) -> Reasons:
     """Why records cannot land, counted over the newest files: so many letters at most, and the rest of their file."""
     found: Reasons = ()
     for path in reversed(files(folder, pipeline)):
-        found = merged((*found, *counted(str(told.get("reason", "")) for told in _letters(path))))
+        found = merged((*found, *counted(str(entry.get("reason", "")) for entry in _letters(path))))
         if sum(each.records for each in found) >= most:
             break
     return found
@@ -318,8 +318,8 @@ def _letters(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                told = json.loads(line)
-                int(told["partition"]), int(told["offset"]), str(told["topic"])
+                entry = json.loads(line)
+                int(entry["partition"]), int(entry["offset"]), str(entry["topic"])
             except (ValueError, KeyError, TypeError):
                 raise LettersUnreadable(
                     f"{path}, line {number}: is not a dead letter; the file was cut or changed.",
@@ -327,7 +327,7 @@ def _letters(path: Path) -> Iterator[dict[str, Any]]:
                     command="restore the file, or move it elsewhere and run `landonce verify {file}`, which lists "
                     "what is missing",
                 ) from None
-            yield told
+            yield entry
 
 
 def _to_dict(letter: DeadLetter) -> dict[str, Any]:

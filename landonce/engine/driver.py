@@ -51,12 +51,12 @@ from landonce.protocol.steps import (
 from landonce.read.kafka.broker import Broker
 
 T = TypeVar("T")
-_GLANCE, _BRIEFLY = 0.5, 0.2
+_AT_MOST, _AT_LEAST = 0.5, 0.2
 """Seconds between two looks at an idle topic once the interval is over, at most and at least."""
 _STILL_MINE = 5.0
 """Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
 _AWAY = 10.0
-"""Seconds after which a topic that brokers do not know is gone, and not just unknown to one that was started anew."""
+"""Seconds after which a topic that brokers do not know is gone, and not just unknown to a broker that was just started."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Driver:
     reasons: Reasons = ()
     """Why records became dead letters in this run."""
     finished: Callable[[], int] = lambda: 0
-    """How many blocks of the write in hand are done, for whoever shows it."""
+    """How many blocks of the write in hand are done, for a progress bar."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False
@@ -85,7 +85,7 @@ class Driver:
     _state: LedgerState | None = None
     _began: float = 0.0
     _lag: int = 0
-    _glimpsed: bool = False
+    _sampled: bool = False
     _source: SourceView | None = None
     _missed: float | None = None
     _asked: float = 0.0
@@ -214,7 +214,7 @@ class Driver:
             source = self._clipped(source)
         self._source = source
         self._measure_lag()
-        self._glimpse(source)
+        self._sample_sizes(source)
         return source
 
     def ask(self, brokers: Callable[[], T]) -> T:
@@ -246,13 +246,13 @@ class Driver:
                 raise
             raise SourceUnavailable(error.what) from None
 
-    def _glimpse(self, source: SourceView) -> None:
+    def _sample_sizes(self, source: SourceView) -> None:
         """Before the first plan of this run: how large the records are. A plan that is pending has its size already."""
-        if not self.pace.guessing or self._held.pending is not None or self._glimpsed:
+        if not self.pace.guessing or self._held.pending is not None or self._sampled:
             return
         coming = available(self._held, source) if not self._held.fresh else everything(source)
         if coming:
-            self._glimpsed = True
+            self._sampled = True
             if (size := self._brokers.record_bytes(coming)) is not None:
                 self.pace.glimpsed(size)
 
@@ -302,7 +302,7 @@ class Driver:
             self._raise_if_fenced(self.ledger.glimpse)
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
-        self.stopping.wait(min(left if left > 0 else max(interval, _BRIEFLY), _GLANCE))
+        self.stopping.wait(min(left if left > 0 else max(interval, _AT_LEAST), _AT_MOST))
         return not self.stopping.is_set()
 
     def _note(self, effect: Effect, state: LedgerState, machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Staging a block's dead letters: the rejected records themselves, with all that is needed to mend and resend them."""
+"""Staging a block's dead letters: the rejected records themselves, with all that is needed to fix and resend them."""
 
 from __future__ import annotations
 

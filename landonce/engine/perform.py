@@ -94,7 +94,7 @@ class Performer(ABC):
         return any(each.span > self.settings.block_rows for each in ranges)
 
     def begin(self) -> batch.Next:
-        """A machine that starts, and its first effect. What is remembered serves once: whoever begins again takes the pipeline again."""
+        """A machine that starts, and its first effect. What is remembered serves once: a second beginning takes the pipeline again."""
         self.letters.begin()
         before, self._before = self._before, None
         return batch.begin(self.settings, before)
@@ -342,7 +342,7 @@ class Pushing(Performer):
 
 
 def wait_for_attempts(ledger: PushLedger, held: LedgerState, wait: int) -> None:
-    """Until every attempt that is claimed is over, or was settled by whoever made it."""
+    """Until every attempt that is claimed is over, or was settled by its own worker."""
     number = held.pending.batch if held.pending is not None else 0
     while True:
         seen = ledger.status(number)

@@ -111,7 +111,7 @@ def _session_of(config: Pipeline) -> Iterator[_Session]:
 
 
 def _require_topics(parts: Parts, observer: Observer) -> None:
-    """Whoever mistyped a topic or an address need not wait for Spark to hear it. A Kafka that is unreachable is waited for later, by the
+    """A mistyped topic or address is reported before Spark starts. A Kafka that is unreachable is waited for later, by the
     driver."""
     try:
         parts.broker.require(parts.config.source.kafka.topics)

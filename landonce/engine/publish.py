@@ -49,7 +49,7 @@ class Letters:
 
     def folder_of(self, plan: Plan, held: LedgerState) -> Path:
         """Where the plan's letters are: in the folder that it was made with, if that holds any. The file may name another one by
-        now, and a letter that is written again must not stand in both."""
+        now, and a letter that is written again must not be in both."""
         before = Path(plan.letters or self.folder)
         return before if before != self.folder and dead_letters.left(before, self.stem(plan, held)) else self.folder
 
@@ -61,9 +61,9 @@ class Letters:
         """Files of a batch that an earlier driver committed and did not get to publish, from the folder that it staged them in. What
         it did publish is left alone, for people may have dealt with it by now; what it staged for a batch that it did not commit
         is removed."""
-        told = tuple(names)
+        listed = tuple(names)
         for folder in {self.folder, Path(where or self.folder)}:
-            staged = [name for name in told if dead_letters.is_staged(folder, name)]
+            staged = [name for name in listed if dead_letters.is_staged(folder, name)]
             for plan in sorted({dead_letters.plan_of(name) for name in staged}):
                 mine = [name for name in staged if dead_letters.plan_of(name) == plan]
                 dead_letters.publish(folder, plan, mine, read_again=True)
@@ -94,7 +94,7 @@ class Letters:
     def _lettered_before(self, plan: Plan, held: LedgerState, folder: Path) -> bool:
         """Whether a ledger that was lost, restored or rolled back may have dead-lettered some of this. Looked up once.
 
-        The kind of the plan does not tell: records that cannot land may stand above all that the target holds.
+        The kind of the plan does not tell: records that cannot land may be above all that the target holds.
         """
         if self._ends is None:
             self._ends = dead_letters.ends(self.folder, self.pipeline)

@@ -59,8 +59,8 @@ class Retention:
 
     def _settings(self, topic: str) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        told = _answer(self._admin.describe_configs([resource], request_timeout=_PATIENCE)[resource])
-        return {name: str(entry.value) for name, entry in told.items()}
+        config = _answer(self._admin.describe_configs([resource], request_timeout=_PATIENCE)[resource])
+        return {name: str(entry.value) for name, entry in config.items()}
 
     def _near(self, topic: str, settings: Mapping[str, str], unread: Mapping[Partition, int]) -> Iterator[Finding]:
         """An unread record below the first offset of the last 80 % of the retention time is near its end."""

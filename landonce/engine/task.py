@@ -51,7 +51,7 @@ class Reading(Protocol):
 
 
 def work(recipe: Recipe, task: Task) -> BlockResult:
-    """Both halves, where no expression stands between them."""
+    """Both halves, where there is no expression between them."""
     worker: BlockWorker = recipe.worker(task)
 
     def attempt() -> BlockResult:

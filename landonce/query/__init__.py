@@ -1,7 +1,6 @@
 """Users' own Structured Streaming queries, delivered exactly once through `foreachBatch`: the same machine and performers as pipelines.
 
-once          `exactly_once`, which Spark calls for every micro-batch    running       the running query, as Spark knows it
-assemble      from what a user says to a driver                          examine       which queries are taken, and why not
-rows          from a DataFrame to blocks: the workers of a query         lineage       where the rows' coordinates come from
-row_to_block  which block a row belongs to
+once       `exactly_once`, which Spark calls for every micro-batch    running   the running query, as Spark knows it
+assemble   from what a user says to a driver                          examine   which queries are taken, and why not
+rows       from a DataFrame to blocks: the workers of a query
 """

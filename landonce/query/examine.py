@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -61,8 +61,8 @@ _WHY = {
     "TransformWithStateInPandas": "it holds state (transformWithStateInPandas)",
     "FlatMapGroupsInPandas": "it groups rows (applyInPandas), and a group depends on where a batch is cut",
     "FlatMapGroupsInArrow": "it groups rows (applyInArrow), and a group depends on where a batch is cut",
-    "Generate": "it makes several rows of one record (explode), so a coordinate stands in it more than once",
-    "Expand": "it makes several rows of one record, so a coordinate stands in it more than once",
+    "Generate": "it makes several rows of one record (explode), so a coordinate is in it more than once",
+    "Expand": "it makes several rows of one record, so a coordinate is in it more than once",
     "Join": "it joins, and what it finds there may be another thing when a batch is replayed after a crash",
     "Window": "it looks at several rows at once (a window), and where a batch is cut decides which",
     "GlobalLimit": "it holds state (limit): what is in a batch depends on the batches before it",
@@ -91,7 +91,7 @@ def examine(plan: Any, query: Any = None) -> None:
 
 
 def _batches(nodes: Iterable[Any], query: Any) -> set[int]:
-    """The rows that the query made, which have its columns; Spark gives them new ones where they stand in a plan twice."""
+    """The rows that the query made, which have its columns; Spark gives them new ones where they are in a plan twice."""
     columns = _ids(query)
     return {_rows_of(node) for node in nodes if node.nodeName() == _BATCH and _ids(node) == columns}
 
@@ -138,8 +138,8 @@ def fingerprint(shapes: list[Any], frame: DataFrame, sink: str) -> str:
     """Changes with whatever the query does with a record, as far as Spark shows it, and with the sink."""
     session = frame.sparkSession
     settings = [session.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")]
-    told = [shapes, frame.schema.json(), session.version, settings, sink]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    decisive = [shapes, frame.schema.json(), session.version, settings, sink]
+    return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 
 def shape_of(plan: Any) -> list[Any]:
@@ -169,3 +169,49 @@ def elements(sequence: Any) -> Iterator[Any]:
 
 def _first_line(node: Any) -> str:
     return str(node.simpleString(5)).splitlines()[0]
+
+
+# Which columns of Kafka a query's coordinates are made from, as far as Spark's plan shows it. A record may hold a field that is called
+# `offset` or `partition`, too: a query that selects it in place of Kafka's own gives rows that look as if they had coordinates. What a
+# function in Python makes of a record cannot be followed, and is taken at its word.
+
+_Wanted = Callable[[Any, int], bool]
+"""Whether a column of a leaf, by its place, is the one that was looked for."""
+
+
+def keeps_coordinates(query: Any, batch: Any, columns: Sequence[str]) -> None:
+    """Raises `QueryRefused` where a coordinate of a micro-batch's rows is made from anything but Kafka's own."""
+    for name, kafkas in zip(coordinates_of(columns), KAFKAS, strict=True):
+        if not _made_from(batch, columns.index(name), _of_query(query, kafkas)):
+            raise refusals.query(
+                f"its column {name!r} is not made from Kafka's {kafkas!r}, so its rows do not say which record they come from",
+                "keep Kafka's topic, partition and offset in every select, and give other columns other names",
+            )
+
+
+def _of_query(query: Any, name: str) -> _Wanted:
+    """A micro-batch has the columns of its query."""
+    return lambda _leaf, at: _made_from(query, at, _of_kafka(name))
+
+
+def _of_kafka(name: str) -> _Wanted:
+    return lambda leaf, at: bool(leaf.nodeName() != KAFKA_SCAN or leaf.output().apply(at).name() == name)
+
+
+def _made_from(plan: Any, at: int, wanted: _Wanted) -> bool:
+    """Whether a column of a plan, by its place, depends on one that is wanted."""
+    children = list(elements(plan.children()))
+    if not children:
+        return wanted(plan, at)
+    if plan.nodeName() == "Union":
+        return all(_made_from(child, at, wanted) for child in children)
+    if len(children) > 1:
+        return True
+    below = {id_of(each): place for place, each in enumerate(elements(children[0].output()))}
+    if plan.nodeName() == "Project":
+        needed = [id_of(each) for each in elements(plan.projectList().apply(at).references().toSeq())]
+    else:
+        needed = [id_of(plan.output().apply(at))]
+        if needed[0] not in below:
+            return True
+    return any(_made_from(children[0], below[each], wanted) for each in needed if each in below)

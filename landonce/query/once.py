@@ -39,8 +39,7 @@ from landonce.query.assemble import (
     make_driver,
     named_sink,
 )
-from landonce.query.examine import examine, fingerprint, shape_of
-from landonce.query.lineage import keeps_coordinates
+from landonce.query.examine import examine, fingerprint, keeps_coordinates, shape_of
 from landonce.query.rows import QueryWorkers, with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.read.kafka.broker import Broker
@@ -106,7 +105,7 @@ class _Run:
     """What was done with the rows of the last micro-batch before it came here."""
 
     def incoming(self, batch: int) -> Incoming:
-        """What this micro-batch brings. Brokers are asked every time: a topic may be made anew while the query runs."""
+        """What this micro-batch brings. Brokers are asked every time: a topic may be deleted and created while the query runs."""
         spans = self.query.spans(batch, self.sources)
         topics = topics_of(spans)
         replies = [
@@ -141,7 +140,7 @@ _delivered: dict[tuple[str, str, str], int] = {}
 
 
 class ExactlyOnce:
-    """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins anew."""
+    """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins again."""
 
     def __init__(self, settings: Settings, name: str | None) -> None:
         self._settings, self._name = settings, name
@@ -231,7 +230,7 @@ class ExactlyOnce:
             )
 
     def _entered(self, query: RunningQuery, rows: DataFrame) -> _Run:
-        """The run that a micro-batch belongs to. Where its rows have other columns than those before, all is examined anew."""
+        """The run that a micro-batch belongs to. Where its rows have other columns than those before, all is examined again."""
         yields = rows.schema.json()
         if self._run is not None and self._run.yields != yields:
             self._close()

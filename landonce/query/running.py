@@ -25,7 +25,7 @@ _SINK = "WriteToMicroBatchDataSource"
 _KAFKA_OPTION = "kafka."
 _SECONDS = 60
 _REFUSALS = ("AuthorizationException", "AuthenticationException")
-"""What waiting does not mend. Everything else may pass."""
+"""What waiting does not fix. Everything else may pass."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ def running_query(frame: DataFrame) -> RunningQuery:
     if jdf is None:
         raise refusals.query("it runs through Spark Connect, where the query's own offset log cannot be reached")
     context = frame.sparkSession.sparkContext
-    told = context.getLocalProperty(_QUERY_ID)
+    query = context.getLocalProperty(_QUERY_ID)
     jvm: Any = context._jvm
     found = None
-    if told:
+    if query:
         active = jdf.sparkSession().sharedState().activeStreamingQueries()
-        found = active.get(jvm.java.util.UUID.fromString(told))
+        found = active.get(jvm.java.util.UUID.fromString(query))
     if found is None:
         raise refusals.query(
             "it is not known to Spark", "pass `exactly_once(…)` to `writeStream.foreachBatch`, and start the query"

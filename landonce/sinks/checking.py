@@ -27,7 +27,7 @@ from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
-from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger, stage_recipe
+from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger
 from landonce.sinks.transactional import TransactionalSink
 from landonce.sinks.worker import Recipe
 
@@ -161,8 +161,9 @@ def _snapshot_ledger(run: CheckRun) -> Findings:
 
 
 def _snapshot_records(run: CheckRun, sink: SnapshotSink) -> Findings:
-    recipe = stage_recipe(run.parts, sink)
-    yield from records(run, recipe, recipe.source)
+    opened = sink.open(run_of(run.parts))
+    opened.refresh()
+    yield from records(run, opened.recipe, opened.recipe.source)
 
 
 def _snapshot_position(run: CheckRun, sink: SnapshotSink, opened: SnapshotTable) -> Findings:

@@ -77,7 +77,7 @@ class Insert:
     token: str
     deadline: int
     attempt: str
-    """Unique per request, so that a request can be told from its repetition."""
+    """Unique per request, so that a request differs from its repetition."""
 
 
 class Target(ABC):
@@ -185,7 +185,7 @@ class BlockWriter(ABC):
 
     @abstractmethod
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
-        """One insert, one unit. Raises `Halt` for what waiting does not mend; every other failure is a `Reply`."""
+        """One insert, one unit. Raises `Halt` for what waiting does not fix; every other failure is a `Reply`."""
 
     def why_gone(self) -> str:
         """What may remove rows as soon as they are acknowledged, and what to do about it, for people. Empty where nothing is known."""

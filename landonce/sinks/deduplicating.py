@@ -24,27 +24,20 @@ from landonce.read.rows import decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task, halted
+from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task, halted
 
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between sends that the target refuses. After the last one the driver takes over, which knows when to give up."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class InsertRecipe(Recipe):
+class InsertRecipe(OneTable):
     """Of a target that deduplicates."""
 
-    source: Schema
-    """What a record is decoded to."""
-    target: Schema
-    """What the table takes."""
     sink: DeduplicatingSink
     wary: bool = False
     """Rows come through a shuffle from other executors. With one of those Spark loses a stage and runs all of its tasks again, and
     these do not say that they are run again: so an acknowledgement is checked by a probe."""
-
-    def _decisive(self) -> tuple[object, ...]:
-        return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where
 
     def worker(self, task: InsertTask) -> InsertWorker:
         return InsertWorker(self, task)

@@ -23,7 +23,7 @@ from landonce.sinks.contract import DeduplicatingSink, look_by_name, wait_out
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
-from landonce.sinks.snapshot import SnapshotSink, TableLedger, stage_recipe, table_view
+from landonce.sinks.snapshot import SnapshotSink, TableLedger, table_view
 from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Report(Protocol):
 
 
 class Watch(Protocol):
-    """Whoever wants to know how it goes."""
+    """Hears of progress."""
 
     def step(self, table: str, what: str) -> None: ...
 
@@ -166,8 +166,8 @@ class Operations:
         del state
         return ()
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
-        """What the ledger says, or its tables do where it is new; and how each table stands against that."""
+    def statuses(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
+        """What the ledger says, or its tables do where it is new; and each table compared with that."""
         return state, ()
 
     def rows(self, state: LedgerState) -> Sequence[Row]:
@@ -188,9 +188,9 @@ class Operations:
             command="put the old pipeline file back, then: landonce run {file}",
         )
 
-    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """How far the target holds each partition, by the topics' own names."""
-        del stands, partitions
+        del statuses, partitions
         return landed_too(TargetView(()), state.pending, landed(self.rows(state)))
 
     def give_up(self, plan: Plan, held: TargetView, ask: Callable[[], TargetView]) -> None:
@@ -202,7 +202,7 @@ class Operations:
         return None
 
     def change(self, state: LedgerState, decision: Decision) -> None:
-        """The ledger first, which fences; then whatever else says where the pipeline stands."""
+        """The ledger first, which fences; then whatever else says how far the pipeline is."""
         self.parts.ledger.change(state, decision.new, decision.note())
 
     def settle(self, block: str, owner: str, *, landed: bool) -> Choice:
@@ -258,8 +258,8 @@ class LookingOperations(Operations):
         with closing(self.sink.target()) as target:
             return insert_recipe(run_of(self.parts), self.sink, target.schema()).fingerprint()
 
-    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
-        del stands
+    def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
+        del statuses
         with closing(self.sink.target()) as target:
             return (
                 look_by_name(target, state, [(each, 0) for each in partitions]) if target.exists() else TargetView(())
@@ -299,8 +299,8 @@ class TransactionalOperations(Operations):
         ledger = self.parts.ledger
         return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, BlockLedger) else ()
 
-    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
-        del stands
+    def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
+        del statuses
         floors = [(each, 0) for each in partitions]
         with closing(self.sink.open_table()) as table:
             seen = look_by_name(table, state, floors) if table.exists() else TargetView(())
@@ -322,7 +322,9 @@ class SnapshotOperations(Operations):
         return ledger.noticed if isinstance(ledger, TableLedger) else ""
 
     def fingerprint(self) -> str:
-        return stage_recipe(self.parts, self.sink).fingerprint()
+        opened = self.sink.open(run_of(self.parts))
+        opened.refresh()
+        return opened.recipe.fingerprint()
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         del state

@@ -52,7 +52,7 @@ def of_transactional(config: Pipeline, *, keyed: bool) -> Promise:
         (
             "every batch is planned in the ledger before the first row is written, and is replayed literally after a crash",
             "a block's rows and its row in the ledger change in one transaction: neither is ever there without the other",
-            "that transaction holds only while the block is claimed by its driver: whoever starts claims all blocks, waits for "
+            "that transaction holds only while the block is claimed by its driver: a start claims all blocks, waits for "
             "transactions that are open, and makes every later one of an earlier driver roll back",
             "a COMMIT without an answer is never guessed: the block's row says what became of it",
         ),
@@ -62,7 +62,7 @@ def of_transactional(config: Pipeline, *, keyed: bool) -> Promise:
 
 def of_snapshot(config: Pipeline) -> Promise:
     """Rows and position are one atomic commit, to one table."""
-    own = "the table is its own ledger: whoever starts takes it with a commit, and fences every earlier driver"
+    own = "the table is its own ledger: a start takes it with a commit, and fences every earlier driver"
     outside = "every batch is planned in the ledger before its commit, and the table says itself which batch it holds"
     return Promise(
         "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",

@@ -1,6 +1,6 @@
 """The sinks that a pipeline file may name: landonce's own, and those of other packages by entry point.
 
-A sink's modules are imported when a file names it: whoever writes to ClickHouse does not wait for PyIceberg.
+A sink's modules are imported when a file names it: a pipeline to ClickHouse does not wait for PyIceberg.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUILT_IN = {
 
 
 def names() -> tuple[str, ...]:
-    """What may stand below `sink:` in a pipeline file."""
+    """What may be below `sink:` in a pipeline file."""
     offered = {each.name for each in entry_points(group=GROUP)}
     return (*_BUILT_IN, *sorted(offered - set(_BUILT_IN)))
 

@@ -72,7 +72,7 @@ def _no_columns() -> Schema:
 
 
 def _not_examined(expressions: Expressions) -> None:
-    """Whoever only looks at a pipeline examines its expressions by itself."""
+    """Commands that only look at a pipeline examine its expressions themselves."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def from_program(kind: type[Section], name: str, **given: Any) -> Section:
 
 
 class Changes(Part):
-    """Records that change rows: where the operation stands, and what it is called."""
+    """Records that change rows: which field holds the operation, and what it is called."""
 
     mode: Literal["upsert", "operation", "debezium", "dms"]
     field: str = "op"

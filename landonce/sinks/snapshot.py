@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -35,8 +36,8 @@ from landonce.read.route import Routing, Rule
 from landonce.read.rows import NOWHERE, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
-from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit, run_of
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
+from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task
 
 if TYPE_CHECKING:
     from landonce.sinks.checking import CheckRun, Sections
@@ -79,7 +80,7 @@ class MarkedTable(ABC, Generic[FileT]):
 
         In a loop: load the table, `judge` its view, and only for `GO` send a commit that is accepted only if the table is still what was
         judged; when somebody else was faster, begin again. Returns the judgement, and a view of the table that includes the commit.
-        A commit without an answer raises `TargetUnavailable`: whoever asks again finds the mark (`DONE`), or does not.
+        A commit without an answer raises `TargetUnavailable`: asking again finds the mark (`DONE`), or does not.
         `note` goes to the journal in the same commit.
         """
 
@@ -125,14 +126,16 @@ class TableLedger(Ledger, Generic[FileT]):
     @property
     def letters(self) -> tuple[str, ...]:
         """The dead-letter files of the last batch. A driver that was killed after its commit did not get to publish them."""
-        standing = self._view.standing if self._view else None
-        return standing.letters if standing else ()
+        return self._mark.letters if self._mark else ()
 
     @property
     def letters_in(self) -> str:
         """Their folder."""
-        standing = self._view.standing if self._view else None
-        return standing.letters_in if standing else ""
+        return self._mark.letters_in if self._mark else ""
+
+    @property
+    def _mark(self) -> Mark | None:
+        return self._view.standing if self._view else None
 
     def load(self) -> LedgerState | None:
         self.noticed, self._set_back = self._set_back, ""
@@ -185,25 +188,18 @@ class TableLedger(Ledger, Generic[FileT]):
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> None:
-        """Swaps the state, and adds files in the same commit. Without a batch of its own, what the last mark says of its batch is said
-        again."""
-        before = self._view.standing if self._view else None
-        begun = started if started is not None else before.started if before else ()
+        """Swaps the state, and adds files in the same commit. Without a batch of its own, the last mark's batch is said again."""
+        before = self._mark
         mark = Mark(
             state=replace(new, tables=()),
-            started=begun,
+            started=started if started is not None else before.started if before else (),
             letters=self.letters if letters is None else letters,
             letters_in=self.letters_in if letters is None else letters_in,
             tops=raised(before, new, tops),
         )
-
-        def judge(seen: OwnView) -> Verdict:
-            return self._judge(seen, old, new)
-
+        judge = partial(self._judge, old=old, new=new)
         _, seen = self.table.commit(judge, mark, files, valid_through=valid_through, note=note)
-        self._judge(
-            seen, old, new
-        )  # after the commit, others may have committed, too: theirs must not be taken for ours
+        judge(seen)  # others may have committed since: theirs must not be taken for ours
         self._view = seen
 
     def journal(self) -> tuple[Note, ...]:
@@ -264,7 +260,7 @@ class OpenSnapshot(OpenSink, Generic[FileT]):
         return ()
 
     def refresh(self) -> None:
-        """After a look at the one table that is the ledger: others may have changed its columns since workers were told."""
+        """After a look at the one table that is the ledger: others may have changed its columns since the recipe was made."""
 
     def holds(self, labels: tuple[str, ...], *, fresh: bool) -> tuple[str, str]:
         """The first table that holds records of topics with these labels. With a ledger that is `fresh` also one that may hold some, for
@@ -275,15 +271,11 @@ class OpenSnapshot(OpenSink, Generic[FileT]):
     def commit(
         self, expected: TableView, mark: Mark, files: tuple[FileT, ...], valid_through: int | None
     ) -> tuple[bool, TableView]:
-        """A batch's files for one table, where the ledger is outside: False if its mark is not the expected one. With it, the table as it
-        is."""
-        name = expected.table
-
-        def judge(seen: OwnView) -> Verdict:
-            return verdict(expected, table_view(name, seen), mark.state)
-
+        """A batch's files for one table, where the ledger is outside: False if its mark is not the expected one; and the table as it is."""
+        name, view = expected.table, partial(table_view, expected.table)
+        judge: Judge = lambda seen: verdict(expected, view(seen), mark.state)  # noqa: E731
         judged, seen = self.table(name).commit(judge, mark, files, valid_through=valid_through)
-        return judged is not Verdict.MOVED, table_view(name, seen)
+        return judged is not Verdict.MOVED, view(seen)
 
     def add(self, wants: Iterable[Want]) -> bool:
         """Makes the tables and adds the columns that blocks wait for (`BlockWorker.wants`). Says whether there are new tables, which may
@@ -346,7 +338,7 @@ class SnapshotTable(MarkedTable[FileT], Generic[FileT, VersionT]):
 
         It takes effect only if the table still has the version that was seen. True: it has taken effect. False: certainly it has not, or a
         look will show that it has. An answer that does not come is `TargetUnavailable`. Never builds on another version than the one seen:
-        a library that rebases a commit and tries again by itself must be told not to.
+        a library that rebases a commit and tries again by itself must not do so here.
         """
 
     @abstractmethod
@@ -497,13 +489,6 @@ class _OneTable(OpenSnapshot[FileT]):
         return (self.sink.table, "") if self._table.holds(labels) else ("", "")
 
 
-def stage_recipe(parts: Parts, sink: SnapshotSink) -> StageRecipe:
-    """What becomes of a pipeline's records in the table as it is now. Raises where the table is not fit."""
-    opened = _OneTable(sink, run_of(parts))
-    opened.refresh()
-    return opened.recipe
-
-
 # On a worker.
 
 _NAME = re.compile(r"landonce-(?P<pipeline>.+)-e(?P<epoch>\d+)-b(?P<batch>\d+)-(?P<block>\d+)-[0-9a-f]{16}\.[a-z]+$")
@@ -511,7 +496,7 @@ _NAME = re.compile(r"landonce-(?P<pipeline>.+)-e(?P<epoch>\d+)-b(?P<batch>\d+)-(
 
 @dataclass(frozen=True)
 class Origin:
-    """Who wrote a file, and for what: its name says it, so that orphans can be told from files in flight."""
+    """Who wrote a file, and for what: its name says it, so that orphans differ from files in flight."""
 
     pipeline: str
     epoch: int
@@ -559,19 +544,14 @@ class StageTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRecipe(Recipe):
+class StageRecipe(OneTable):
     """Of the one table of a `SnapshotSink`."""
 
-    source: Schema
-    target: Schema
     sink: SnapshotSink
 
     @property
     def marks(self) -> bool:
         return True
-
-    def _decisive(self) -> tuple[object, ...]:
-        return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where
 
     def worker(self, task: StageTask) -> BlockWorker:
         return StageWorker(self, task)

@@ -29,7 +29,7 @@ from landonce.read.rows import decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SourceAndTarget, SparkNeeds, refuse_unfit
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Task
+from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task
 
 if TYPE_CHECKING:
     from landonce.sinks.checking import CheckRun, Sections
@@ -308,15 +308,10 @@ class TransactionalSink(Sink):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransactionRecipe(Recipe):
+class TransactionRecipe(OneTable):
     """Of a table in a database."""
 
-    source: Schema
-    target: Schema
     sink: TransactionalSink
-
-    def _decisive(self) -> tuple[object, ...]:
-        return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where
 
     def worker(self, task: TransactionTask) -> BlockWorker:
         return TransactionWorker(self, task)

@@ -24,6 +24,7 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.formats.json import decode
 from landonce.read.schema.fields import Schema
+from landonce.sinks.contract import Sink
 
 
 class Basics(TypedDict):
@@ -98,6 +99,20 @@ class Recipe(ABC):
     @abstractmethod
     def _decisive(self) -> tuple[object, ...]:
         """What else decides what the rows are: the expressions, and what this kind of sink says of rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTable(Recipe):
+    """Of a sink with one table."""
+
+    source: Schema
+    """What a record is decoded to."""
+    target: Schema
+    """What the table takes."""
+    sink: Sink
+
+    def _decisive(self) -> tuple[object, ...]:
+        return self.sink.identity, self.source.fingerprint(), self.target.fingerprint(), self.select, self.where
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -240,7 +240,7 @@ class TestAcceptGap:
         fan_out.delete_records(before=12)
         parts = open_parts(load(fan_out.file))
         ledger = parts.ledger.load()
-        known, stands = operations_of(parts).stands(ledger)
+        known, stands = operations_of(parts).statuses(ledger)
         decision = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands)
         parts.ledger.change(ledger, decision.new, decision.note())
         with pytest.raises(RetentionOverrun):
@@ -257,7 +257,7 @@ class TestAcceptGap:
         fan_out.roll_to(first, "db.a")
         fan_out.delete_records(before=12)
         parts = open_parts(load(fan_out.file))
-        known, stands = operations_of(parts).stands(parts.ledger.load())
+        known, stands = operations_of(parts).statuses(parts.ledger.load())
         (changed,) = accept_gap(known, parts.broker.survey([fan_out.topic]), "operator", stands).marks
         fan_out.roll_to(second, "db.a")
         with pytest.raises(Fenced, match=r"db\.a changed during this command"):

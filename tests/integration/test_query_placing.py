@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from landonce.protocol.ranges import Partition, Range
-from landonce.query.row_to_block import STRAY, block_of, numbers, place
+from landonce.query.rows import STRAY, block_of, numbers, place
 
 pytestmark = pytest.mark.integration
 COORDINATES = "_topic STRING, _partition INT, _offset BIGINT"

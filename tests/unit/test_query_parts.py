@@ -15,8 +15,7 @@ from landonce import errors
 from landonce.protocol.match_ranges import Begun, Span, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
-from landonce.query.row_to_block import numbers
-from landonce.query.rows import ordered
+from landonce.query.rows import numbers, ordered
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.run import Run, query_columns
 

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 def accept_gap(file: Path, *, yes: bool) -> None:
     with operating(file) as target:
         state, view = target.required(bound=False), target.parts.source()
-        known, stands = target.stands(state)
-        decision = operate.accept_gap(known, view, _new_owner(), stands, accounted(target.rows(state)))
+        known, statuses = target.statuses(state)
+        decision = operate.accept_gap(known, view, _new_owner(), statuses, accounted(target.rows(state)))
         _decide(target, file, Choice(state, decision), yes=yes, also=_landed(target, state, decision.lost))
 
 
 def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
     with operating(file) as target:
         state, view = target.required(bound=False), target.parts.source()
-        known, stands = target.stands(state)
+        known, statuses = target.statuses(state)
         partitions = {*known.committed(), *(partition for partition, _ in view.extents)}
 
         def ask() -> TargetView:
-            return target.ahead(known, stands, partitions)
+            return target.ahead(known, statuses, partitions)
 
         def give_up() -> None:
             if state.pending is not None:
@@ -50,7 +50,7 @@ def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
 
         held = ask()
         decision = operate.rebase(
-            known, view, held, _new_owner(), to=Start(to), drop_pending=drop_pending, statuses=stands
+            known, view, held, _new_owner(), to=Start(to), drop_pending=drop_pending, statuses=statuses
         )
         _decide(target, file, Choice(state, decision, before=give_up), yes=yes)
 

@@ -1,6 +1,6 @@
 """What PySpark does before every task, and need not do.
 
-It has Python look at all places for modules again, and a zip file among them is read anew from its first entry to its last,
+It has Python look at all places for modules again, and a zip file among them is read again from its first entry to its last,
 in Python: PySpark itself is one, and so is every jar of `spark.jars.packages`, which Spark puts on the path of modules too.
 With some of these, a task waits for half a second before it begins.
 """
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def sparing(work: Callable[[Recipe, Task], Result], recipe: Recipe, task: Task) -> Result:
-    """Does a worker's task, and leaves nothing behind that would have to be read anew before the next one."""
+    """Does a worker's task, and leaves nothing behind that would have to be read again before the next one."""
     try:
         return work(recipe, task)
     finally:

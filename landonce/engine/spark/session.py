@@ -87,7 +87,7 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def quiet_at_its_end(server: Any) -> None:
-    """PySpark's server for accumulators prints a traceback when the JVM's connection ends. Whoever uses the JVM says `SparkLost`."""
+    """PySpark's server for accumulators prints a traceback when the JVM's connection ends. The caller raises `SparkLost`."""
     prints = server.handle_error
 
     def handle(request: Any, address: Any) -> None:
@@ -127,7 +127,7 @@ def _pass_on(reading: int) -> None:
 
 @contextmanager
 def _own_handler_kept() -> Iterator[None]:
-    """PySpark takes SIGINT for itself when it starts. Whoever had set a handler keeps it."""
+    """PySpark takes SIGINT for itself when it starts. A handler that was set before is kept."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if callable(before) and before is not signal.default_int_handler and _in_main_thread():
@@ -164,8 +164,8 @@ def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str
         options += "" if expressions else f" {_QUICK_START}"
         options += _temporary()
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
-    told = {name: str(value) for name, value in spark.conf.items()}
-    return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **told, **_PINNED}
+    given = {name: str(value) for name, value in spark.conf.items()}
+    return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **given, **_PINNED}
 
 
 def _loading(spark: Spark, work: str) -> dict[str, str]:
@@ -247,8 +247,8 @@ def _java_version() -> int | None:
     found = java()
     if found is None:
         return None
-    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = told.split('"')[1] if '"' in told else ""
+    reply = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = reply.split('"')[1] if '"' in reply else ""
     major = version.split(".")[0]
     return int(major) if major.isdigit() else None
 

@@ -79,16 +79,16 @@ class IcebergOperations(Operations):
             return ()
         return survey(self.sink, table_names(self.sink, state))
 
-    def stands(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
+    def statuses(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         views = self.tables(state)
         found = operate.standing(state, views)
         return found, tuple(status_of(found, view) for view in views)
 
-    def ahead(self, state: LedgerState, stands: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
+    def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         """The positions of tables of a fan-out that hold more of the pending plan than the ledger knows."""
         del partitions
         committed = state.committed()
-        floors = (each for stand in stands if not stand.behind for each in stand.floors)
+        floors = (each for one in statuses if not one.behind for each in one.floors)
         return TargetView(tuple(sorted((partition, at) for partition, at in floors if at > committed[partition])))
 
     def change(self, state: LedgerState, decision: Decision) -> None:
