@@ -53,6 +53,7 @@ pytest: test-setup
 test-long: test-setup  ## the tests that take too long for every change; CONTRIBUTING.md says which
 	$(PYTEST) -m long --durations=25
 	$(PYTEST) -m "not long" --spark-workers tests/integration
+	$(PYTEST) -m "not long" --hypothesis-profile=long tests/unit
 
 coverage: setup  ## fails unless its unit tests and a few worlds of the model checker reach every branch of landonce/protocol
 	$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider -m "not long and not uncounted" --no-servers --worlds 250 tests/model $(COVERING)

@@ -20,6 +20,7 @@ import psutil
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import settings
 from iceberg_servers import LocalRestCatalog
 from mariadb_server import LocalMariaDB
 from mariadb_server import installed as mariadb_installed
@@ -32,6 +33,10 @@ from landonce.engine.spark.archive import java_options
 from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.postgres import LocalPostgres
+
+settings.register_profile("test", max_examples=150, deadline=None)
+settings.register_profile("long", max_examples=1500, deadline=None)
+settings.load_profile("test")  # `make test-long` runs tests/unit with --hypothesis-profile=long
 
 _numbers = itertools.count(1)
 _MEMORY_NEEDED = 6 << 30

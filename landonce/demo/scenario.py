@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from landonce.demo.stage import TOPIC, Proof, Stage
 from landonce.errors import DemoFailed
 from landonce.local import LocalKafka
-from landonce.local.server import kill_tree
+from landonce.local.server import dying_with_parent, kill_tree
 
 SCHEMA = (
     "id BIGINT NOT NULL, user STRING NOT NULL, event STRING NOT NULL, at TIMESTAMP(3) NOT NULL, amount DOUBLE NOT NULL"
@@ -98,7 +98,7 @@ class DriverProcess:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "landonce", "run", str(self.file), "--once"],
+            dying_with_parent([sys.executable, "-m", "landonce", "run", str(self.file), "--once"]),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -11,14 +11,14 @@ from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
 from landonce.protocol.ranges import Partition, label_of
 from landonce.read.block import Rejected, find
 from landonce.read.kafka.broker import require_same
-from landonce.sinks.worker import Recipe, Task
+from landonce.sinks.worker import AnyRecipe, Task
 
 Messages = Mapping[tuple[Partition, int], Message]
 """Records themselves."""
 
 
 def stage_letters(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     task: Task,
     rejected: Sequence[Rejected],
     read: Messages,
@@ -28,14 +28,14 @@ def stage_letters(
     return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 
 
-def stage_refusals(recipe: Recipe, task: Task, refused: Sequence[Rejected]) -> str:
+def stage_refusals(recipe: AnyRecipe, task: Task, refused: Sequence[Rejected]) -> str:
     """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
     letters = _letters(recipe, task, refused, {})
     return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
 def _letters(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     task: Task,
     rejected: Sequence[Rejected],
     read: Messages,
@@ -68,7 +68,7 @@ def _letters(
     return letters
 
 
-def _read_again(recipe: Recipe, task: Task, rejected: Sequence[Rejected]) -> Messages:
+def _read_again(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> Messages:
     """From the topics of the plan, and from no others that bear their names by now."""
     found = find(rejected, task.block.ranges, dict(recipe.consumer))
     require_same(task.topics, dict(recipe.consumer))

@@ -48,7 +48,7 @@ from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 from landonce.sinks.transactional import ExamineAgain, OpenTransactional, TransactionTask
-from landonce.sinks.worker import Recipe, Task
+from landonce.sinks.worker import Recipe, T
 
 _PAUSE = 1.0
 """After doubt: what is in its way may pass."""
@@ -63,7 +63,7 @@ class Workers(Protocol):
     def incoming(self) -> Incoming | None:
         """The ranges that Spark brings with a micro-batch of a query. None: brokers are asked which there are."""
 
-    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
 
 

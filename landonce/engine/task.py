@@ -25,7 +25,7 @@ from landonce.read.block import ReadAccount, ReadBlock, Reader
 from landonce.read.kafka.broker import require_same
 from landonce.read.rows import chosen, decode_by
 from landonce.read.schema.fields import Schema
-from landonce.sinks.worker import BlockWorker, Recipe, Task, failed, halted
+from landonce.sinks.worker import AnyRecipe, BlockWorker, Recipe, T, Task, failed, halted
 
 DECODED = "decoded"
 """What the rows are called that expressions get."""
@@ -50,7 +50,7 @@ class Reading(Protocol):
     def marks(self) -> bool: ...
 
 
-def work(recipe: Recipe, task: Task) -> BlockResult:
+def work(recipe: Recipe[T], task: T) -> BlockResult:
     """Both halves, where there is no expression between them."""
     worker: BlockWorker = recipe.worker(task)
 
@@ -66,7 +66,7 @@ def read_half(recipe: Reading, task: Task) -> ReadBlock:
     return _read(Reader.of_one(DECODED, decode, marks=recipe.marks), recipe, task)
 
 
-def write_half(recipe: Recipe, task: Task, rows: pa.Table, account: ReadAccount | errors.LandonceError) -> BlockResult:
+def write_half(recipe: Recipe[T], task: T, rows: pa.Table, account: ReadAccount | errors.LandonceError) -> BlockResult:
     """The rows of one block that expressions were evaluated on; or the error of the reading half."""
     worker: BlockWorker = recipe.worker(task)
 
@@ -96,7 +96,7 @@ def write_rows(worker: BlockWorker, task: Task, rows: pa.Table) -> BlockResult:
     return worker.write(block, Receipt(block.read, landed=0, bytes_read=block.bytes_read), None)
 
 
-def _read(reader: Reader, recipe: Recipe | Reading, task: Task) -> ReadBlock:
+def _read(reader: Reader, recipe: AnyRecipe | Reading, task: Task) -> ReadBlock:
     """Reads and decodes the block, and makes sure that it is of the topics of the plan."""
     options = dict(recipe.consumer)
     block = reader.read(task.block.ranges, options, dict(task.labels), recipe.most_bytes)
@@ -105,7 +105,7 @@ def _read(reader: Reader, recipe: Recipe | Reading, task: Task) -> ReadBlock:
     return block
 
 
-def _written(recipe: Recipe, task: Task, worker: BlockWorker, block: ReadBlock) -> BlockResult:
+def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBlock) -> BlockResult:
     """Stages dead letters, has the sink write the rows, and returns the receipt; or what the driver must do first."""
     if wants := worker.wants(block):
         return BlockResult(task.index, Fate.WAITING, wants=wants)
@@ -129,7 +129,7 @@ def rerun() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def guarded(recipe: Recipe, task: Task, worker: BlockWorker, attempt: Callable[[], BlockResult]) -> BlockResult:
+def guarded(recipe: AnyRecipe, task: Task, worker: BlockWorker, attempt: Callable[[], BlockResult]) -> BlockResult:
     """Runs an attempt; whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
@@ -141,7 +141,7 @@ def guarded(recipe: Recipe, task: Task, worker: BlockWorker, attempt: Callable[[
         return failed(task, error)
 
 
-def _overrun(recipe: Recipe, task: Task, worker: BlockWorker, error: errors.RetentionOverrun) -> BlockResult:
+def _overrun(recipe: AnyRecipe, task: Task, worker: BlockWorker, error: errors.RetentionOverrun) -> BlockResult:
     """Records of a pending block are gone. What the target holds may prove that all of it landed."""
     try:
         found = worker.landed_before()

@@ -33,7 +33,7 @@ from landonce.read.rows import KEEP
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.run import Expressions, RowExpressions, SourceAndTarget
-from landonce.sinks.worker import Recipe, Task, named
+from landonce.sinks.worker import AnyRecipe, Recipe, T, Task, named
 
 _Half = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -184,7 +184,7 @@ def _is_condition(frame: DataFrame) -> None:
         raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
 
 
-def write(session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+def write(session: SparkSession, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
     """One Spark job: each task reads, shapes, writes and accounts for one block."""
     schema = from_arrow_schema(carried_schema(recipe.source))
     listed = tuple(tasks)
@@ -194,7 +194,7 @@ def write(session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _reading(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
+def _reading(recipe: AnyRecipe, tasks: tuple[Task, ...]) -> _Half:
     """The reading half. Its last row holds nothing but the account, or what went wrong."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -221,7 +221,7 @@ def _carried_rows(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
 
 
-def _writing(recipe: Recipe, tasks: tuple[Task, ...]) -> _Half:
+def _writing(recipe: Recipe[T], tasks: tuple[T, ...]) -> _Half:
     """The writing half."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

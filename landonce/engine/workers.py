@@ -18,7 +18,7 @@ from landonce.engine.task import work
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult
-from landonce.sinks.worker import Recipe, Task
+from landonce.sinks.worker import Recipe, T
 
 _LAST_FAILURE = "most recent failure: "
 _OF_JAVA = ("\tat ", "\t...", "Driver stacktrace:")
@@ -47,7 +47,7 @@ class SparkWorkers:
                 self._started = True
             return int(session.sparkContext.defaultParallelism)
 
-    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
         self._group = f"landonce {uuid.uuid4().hex}"
         try:
@@ -73,7 +73,7 @@ class SparkWorkers:
         stages = [tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds]
         return sum(each.numCompletedTasks for each in stages if each is not None)
 
-    def _write(self, session: SparkSession, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def _write(self, session: SparkSession, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
         context = session.sparkContext
         context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         if recipe.transforms:

@@ -150,6 +150,11 @@ def kill_tree(session: int, *, timeout: float = 10.0) -> int:
     return count
 
 
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """The command, started so that it ends when this process ends, whatever ends it."""
+    return [sys.executable, "-I", "-S", str(_EXEC_WITH_PARENT), str(os.getpid()), *command]
+
+
 @dataclass(frozen=True)
 class ServerState:
     """What `state.json` in a server's folder keeps between starts."""
@@ -230,9 +235,7 @@ class LocalServer(ABC):
         self._choose_ports()
         self._prepare()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        command = list(self._command())
-        if self.die_with_parent:
-            command = [sys.executable, "-I", "-S", str(_EXEC_WITH_PARENT), str(os.getpid()), *command]
+        command = dying_with_parent(self._command()) if self.die_with_parent else list(self._command())
         with self.log.open("ab") as output:
             self._child = subprocess.Popen(
                 command,

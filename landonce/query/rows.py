@@ -29,7 +29,7 @@ from landonce.protocol.ranges import Partition, Range, label_of
 from landonce.protocol.receipt import BlockResult
 from landonce.query.examine import coordinates_of
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.worker import Recipe, Task, failed
+from landonce.sinks.worker import Recipe, T, failed
 
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
 
@@ -53,13 +53,13 @@ class QueryWorkers:
     incoming: Incoming | None = None
     frame: DataFrame | None = None
 
-    def write(self, recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+    def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
         if self.incoming is None or self.frame is None:
             raise ValueError("there is no micro-batch in hand")
         return write(self.frame, self.incoming.ranges, recipe, tasks)
 
 
-def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe, tasks: Sequence[Task]) -> tuple[BlockResult, ...]:
+def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
     """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
     listed = tuple(tasks)
     session = frame.sparkSession
@@ -81,7 +81,7 @@ def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe, tasks: Sequ
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _landing(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _landing(recipe: Recipe[T], tasks: tuple[T, ...]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = list(batches)
         if not given:
@@ -97,7 +97,7 @@ def _landing(recipe: Recipe, tasks: tuple[Task, ...]) -> Callable[[Iterable[pa.R
     return work
 
 
-def _landed(recipe: Recipe, task: Task, rows: pa.Table) -> BlockResult:
+def _landed(recipe: Recipe[T], task: T, rows: pa.Table) -> BlockResult:
     """Whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
     try:
         return write_rows(recipe.worker(task), task, ordered(rows, dict(task.labels)))

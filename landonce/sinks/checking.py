@@ -29,7 +29,7 @@ from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
 from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger
 from landonce.sinks.transactional import TransactionalSink
-from landonce.sinks.worker import Recipe
+from landonce.sinks.worker import AnyRecipe
 
 if TYPE_CHECKING:
     from landonce.sinks.parts import Parts
@@ -58,7 +58,7 @@ class CheckRun:
     """The one table is there."""
     fit: bool = False
     """And it can hold the guarantee."""
-    recipe: Recipe | None = None
+    recipe: AnyRecipe | None = None
     """What becomes of records, where the tables are there and fit."""
     statements: tuple[Statement, ...] = ()
     """Of tables that are not there yet, and whose columns `select` makes: what a start would run."""
@@ -267,7 +267,7 @@ def to_be_created(run: CheckRun, statement: Statement) -> Findings:
         yield Finding(Level.OK, f"the table does not exist yet; the first start creates it:\n{statement(schema)}")
 
 
-def records(run: CheckRun, recipe: Recipe, source: Schema) -> Findings:
+def records(run: CheckRun, recipe: AnyRecipe, source: Schema) -> Findings:
     """What becomes of records, where there is one table."""
     run.recipe = recipe
     yield decoded(source, recipe.max_record_bytes)
@@ -284,7 +284,7 @@ def decoded(schema: Schema, max_record_bytes: int, into: str = "") -> Finding:
     return Finding(Level.OK, f"decoded to {fields}{into}")
 
 
-def same_fingerprint(run: CheckRun, recipe: Recipe) -> None:
+def same_fingerprint(run: CheckRun, recipe: AnyRecipe) -> None:
     """A pending plan is settled by the file that made it."""
     pending = run.state.pending if run.state else None
     if pending is not None and pending.fingerprint != recipe.fingerprint():

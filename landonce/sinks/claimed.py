@@ -26,7 +26,15 @@ class Pushes(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushRecipe(Recipe):
+class PushTask(Task):
+    """One block to be pushed."""
+
+    key: str
+    claim: Claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushRecipe(Recipe[PushTask]):
     """Of a sink whose blocks are claimed."""
 
     ledger: PushPlace
@@ -35,14 +43,6 @@ class PushRecipe(Recipe):
     @property
     @abstractmethod
     def pushes(self) -> Pushes: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class PushTask(Task):
-    """One block to be pushed."""
-
-    key: str
-    claim: Claim
 
 
 class OpenClaimed(OpenSink):

@@ -31,7 +31,17 @@ _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class InsertRecipe(OneTable):
+class InsertTask(Task):
+    """One block to be inserted."""
+
+    token: str
+    deadline: int
+    mode: Mode
+    kind: Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsertRecipe(OneTable[InsertTask]):
     """Of a target that deduplicates."""
 
     sink: DeduplicatingSink
@@ -48,16 +58,6 @@ def insert_recipe(run: Run, sink: DeduplicatingSink, table: Schema) -> InsertRec
     run.refuse_misfits(table, sink.identity)
     wary = run.query is not None and not run.one_process
     return InsertRecipe(**run.basics, source=run.source(table), target=table, sink=sink, wary=wary)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InsertTask(Task):
-    """One block to be inserted."""
-
-    token: str
-    deadline: int
-    mode: Mode
-    kind: Kind
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from landonce.read.formats.json.columns import can_fit
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES, Finding, Level
 from landonce.sinks.declared import declared_schema
-from landonce.sinks.worker import Basics, Recipe
+from landonce.sinks.worker import AnyRecipe, Basics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,7 +201,7 @@ class OpenSink(ABC):
     Until `make_ready` nothing is changed outside.
     """
 
-    recipe: Recipe
+    recipe: AnyRecipe
     """What workers get, once `make_ready` was called. It changes when tables are made or their columns are."""
 
     def __init__(self, run: Run) -> None:

@@ -37,7 +37,7 @@ from landonce.read.rows import NOWHERE, decode_by, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
-from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task
+from landonce.sinks.worker import BlockWorker, OneTable, Recipe, Refuse, Task
 
 if TYPE_CHECKING:
     from landonce.sinks.checking import CheckRun, Sections
@@ -231,6 +231,7 @@ class TableLedger(Ledger, Generic[FileT]):
 class OpenSnapshot(OpenSink, Generic[FileT]):
     """The tables of a pipeline, opened on the driver."""
 
+    recipe: Recipe[StageTask]
     own: TableLedger[FileT] | None
     """The one table's own ledger, where it is one."""
     follow = True
@@ -544,7 +545,7 @@ class StageTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRecipe(OneTable):
+class StageRecipe(OneTable[StageTask]):
     """Of the one table of a `SnapshotSink`."""
 
     sink: SnapshotSink

@@ -308,22 +308,22 @@ class TransactionalSink(Sink):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransactionRecipe(OneTable):
-    """Of a table in a database."""
-
-    sink: TransactionalSink
-
-    def worker(self, task: TransactionTask) -> BlockWorker:
-        return TransactionWorker(self, task)
-
-
-@dataclass(frozen=True, kw_only=True)
 class TransactionTask(Task):
     """One block to be landed in a transaction."""
 
     claim: Claim
     final: bool = False
     """Columns were added already: what the table does not know now is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionRecipe(OneTable[TransactionTask]):
+    """Of a table in a database."""
+
+    sink: TransactionalSink
+
+    def worker(self, task: TransactionTask) -> BlockWorker:
+        return TransactionWorker(self, task)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar
+
+from typing_extensions import Never
 
 from landonce import errors
 from landonce.config.secrets import redact
@@ -25,6 +27,9 @@ from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.formats.json import decode
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
+
+T = TypeVar("T", bound="Task")
+T_contra = TypeVar("T_contra", bound="Task", contravariant=True)
 
 
 class Basics(TypedDict):
@@ -41,7 +46,7 @@ class Basics(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(ABC):
+class Recipe(ABC, Generic[T_contra]):
     """What every recipe says: who reads, how much at most, which expressions follow, and where dead letters go."""
 
     pipeline: str
@@ -82,8 +87,8 @@ class Recipe(ABC):
         return False
 
     @abstractmethod
-    def worker(self, task: Any) -> BlockWorker:
-        """What the sink does with the block of a task of its own kind."""
+    def worker(self, task: T_contra) -> BlockWorker:
+        """What the sink does with the block of this task."""
 
     def fingerprint(self) -> str:
         """Changes with anything that could make other rows of the same records."""
@@ -101,8 +106,12 @@ class Recipe(ABC):
         """What else decides what the rows are: the expressions, and what this kind of sink says of rows."""
 
 
+AnyRecipe: TypeAlias = Recipe[Never]
+"""A recipe of any kind of sink, where no task is given to it."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class OneTable(Recipe):
+class OneTable(Recipe[T_contra], Generic[T_contra]):
     """Of a sink with one table."""
 
     source: Schema

@@ -396,7 +396,6 @@ def decode_one_by_one(records: list[bytes | None], schema: Schema) -> list[Any]:
     return [outcome(JsonDecoder(schema).decode(pa.array([record], pa.binary())))[0] for record in records]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(record_values, max_size=12))
 @example([b'{"id":1,"t":1}', b'{"id":2,"t":"2024-05-06"}', b'{"id":3,"t":3}', b"{}", b'{"id":1,"f":1e39}'])
 def test_a_record_decodes_the_same_in_any_company(records: list[bytes | None]) -> None:
@@ -407,7 +406,6 @@ def test_a_record_decodes_the_same_in_any_company(records: list[bytes | None]) -
     assert again[::-1] == together
 
 
-@settings(max_examples=200, deadline=None)
 @given(mutated() | encoded)
 def test_explain_is_certain_only_where_arrow_refuses(record: bytes) -> None:
     decoder = JsonDecoder(WIDE_SCHEMA)
@@ -418,7 +416,6 @@ def test_explain_is_certain_only_where_arrow_refuses(record: bytes) -> None:
         assert decoder._read(alone, integers) is None
 
 
-@settings(max_examples=200, deadline=None)
 @given(members, st.data())
 def test_landed_values_are_the_oracles(value: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(value)
@@ -457,7 +454,6 @@ def test_temporal_round_trip(unit: str, zone: str | None) -> None:
     assert outcome(run(list(mixed), field)) == [(tick,) for tick in ticks]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.datetimes(datetime(1900, 1, 1), datetime(2262, 1, 1)),
     st.integers(-1439, 1439),
@@ -488,7 +484,6 @@ def test_mixed_integers_and_strings_stay_fast_and_in_order() -> None:
 # ------------------------------------------------------------------------------------------------- decimals
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from([(10, 2), (38, 18), (38, 0), (76, 18), (76, 2), (76, 0), (60, 16), (18, 18)]))
 def test_decimals_are_exact_or_rejected(data: st.DataObject, type_: tuple[int, int]) -> None:
     digits = data.draw(st.integers(0, 10 ** data.draw(st.integers(1, 80))))
@@ -602,7 +597,7 @@ def test_reasons_are_short_and_precise() -> None:
     assert reasons(good, *fields, max_record_bytes=64) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(mutated())
 def test_reasons_hold_nothing_of_the_record(record: bytes) -> None:
     secret = b"hunter2"

@@ -120,14 +120,14 @@ def test_what_explain_is_certain_of_arrow_refuses(type_: pa.DataType) -> None:
                 assert decoder._read(pa.array([record.encode()], pa.binary()), frozenset()) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=40) | st.none(), max_size=20))
 def test_any_bytes_come_back(chunks: list[bytes | None]) -> None:
     written = ["null" if each is None else json.dumps(base64.b64encode(each).decode()) for each in chunks]
     assert values(written, Field("a", pa.binary())) == chunks
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.uuids() | st.none(), max_size=20), st.lists(st.times() | st.none(), max_size=20))
 def test_any_uuid_and_any_time_come_back(uuids: list[uuid.UUID | None], times: list[time | None]) -> None:
     assert values(["null" if each is None else f'"{each}"' for each in uuids], Field("a", pa.uuid())) == uuids
@@ -454,7 +454,6 @@ def mutated(draw: st.DrawFn) -> bytes:
     return record
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(written() | mutated(), min_size=1, max_size=8))
 @example([b'{"m":{"a":{"m":{"k":"v"}}}}', b'{"m":{"a"}}', b'{"M":{"a":{"M":{null}}}}'])
 @example([b'{\\"m":{"a":{}}}', b'{"m":{"a":{}}}'])
@@ -471,7 +470,6 @@ def test_any_record_becomes_what_the_library_makes_of_it(records: list[bytes]) -
             assert (REJECTED if isinstance(got[at], str) else got[at]) == want, (record, got[at])
 
 
-@settings(max_examples=200, deadline=None)
 @given(mutated() | written())
 def test_explain_is_certain_only_where_arrow_refuses(record: bytes) -> None:
     decoder = JsonDecoder(NESTED)

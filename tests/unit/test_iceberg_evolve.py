@@ -316,7 +316,6 @@ def test_a_float_is_widened_for_an_integer_that_only_a_double_holds(literal: str
     assert found.widened == (((("x",), pa.float64()),) if widens else ())
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(records_of, min_size=1, max_size=6), st.sampled_from([(",", ":"), (" , ", "\t: ")]), st.booleans())
 def test_any_records_need_what_the_oracle_says(
     records: list[dict[str, Any]], separators: tuple[str, str], escaped: bool
@@ -331,7 +330,7 @@ def test_any_records_need_what_the_oracle_says(
     assert bool(found) == bool(added or widened or optional)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(records_of, min_size=1, max_size=2), min_size=2, max_size=4))
 def test_merging_is_the_same_in_any_order_and_any_cut(blocks: list[list[dict[str, Any]]]) -> None:
     found = [observed([values(*block)], KNOWN) or Evolution() for block in blocks]

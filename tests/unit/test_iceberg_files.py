@@ -489,7 +489,7 @@ def test_times_that_python_does_not_reach(catalog: Catalog) -> None:
     assert {int.from_bytes(each.lower_bounds[3], "little", signed=True) for each in files} == set(far)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8), st.integers(1, 20))
 @example(["\U0010ffff" * 30], 16)
 @example(["a" * 15 + "\ud7ff" + "b"], 16)
@@ -599,7 +599,7 @@ def test_hashes_of_the_specification() -> None:
     assert _murmur(bytes([0, 1, 2, 3])) == -188683207
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(st.none(), st.datetimes()), min_size=1))
 def test_times_before_and_after_the_epoch(times: list[datetime | None]) -> None:
     schema = Schema(_optional(1, "at", TimestampType()))

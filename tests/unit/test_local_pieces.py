@@ -200,3 +200,20 @@ def test_a_server_that_never_started_says_so(tmp_path: Path) -> None:
     with pytest.raises(LocalStackError, match="never started"):
         _ = LocalKafka(tmp_path / "none").bootstrap_servers
     assert not (tmp_path / "none").exists()
+
+
+def test_what_dies_with_its_parent_dies_with_it() -> None:
+    program = (
+        "import subprocess, sys\n"
+        "from landonce.local.server import dying_with_parent\n"
+        "child = subprocess.Popen(dying_with_parent(['sleep', '60']), start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = ProcessRef.of(int(parent.stdout.readline()))
+    assert child.alive()
+    parent.terminate()
+    parent.wait()
+    assert child.wait_gone(10)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
@@ -245,7 +245,6 @@ def histories(draw: st.DrawFn) -> History:
     return history
 
 
-@settings(max_examples=200, deadline=None)
 @given(histories(), st.integers(-1, 200), st.integers(1, 4))
 def test_exactly_what_nobody_needs_goes(history: History, age: int, least: int) -> None:
     """Against the rule, spelled out snapshot by snapshot."""
@@ -518,7 +517,6 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(_STEPS, st.booleans())
 def test_a_table_that_is_its_own_ledger_never_misses_a_file_or_its_position(
     steps: list[tuple[str, int, int]], impatient: bool
@@ -544,7 +542,6 @@ def test_a_table_that_is_its_own_ledger_never_misses_a_file_or_its_position(
         world.readable()
 
 
-@settings(max_examples=200, deadline=None)
 @given(_STEPS)
 def test_a_table_of_a_fan_out_never_misses_a_file_or_its_position(steps: list[tuple[str, int, int]]) -> None:
     world = FanWorld()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
@@ -70,7 +70,6 @@ def block(rows: pa.Table) -> landonce.PushedBlock:
     return landonce.PushedBlock("k", "t", 0, 0, ROWS, pushed_rows(rows))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, ROWS), max_size=4))
 def test_a_block_is_the_same_bytes_however_it_was_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), ROWS]

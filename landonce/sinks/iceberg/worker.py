@@ -48,7 +48,7 @@ class TableRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileRecipe(Recipe):
+class FileRecipe(Recipe[StageTask]):
     """What workers need to know to write a pipeline's files."""
 
     routing: Routing
