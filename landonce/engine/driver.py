@@ -254,7 +254,7 @@ class Driver:
         if coming:
             self._sampled = True
             if (size := self._brokers.record_bytes(coming)) is not None:
-                self.pace.glimpsed(size)
+                self.pace.sampled(size)
 
     def _measure_lag(self) -> None:
         if self._state is not None and self._source is not None:
@@ -299,7 +299,7 @@ class Driver:
         self._waiting.progress()
         if time.monotonic() - self._asked > _STILL_MINE:
             self._asked = time.monotonic()
-            self._raise_if_fenced(self.ledger.glimpse)
+            self._raise_if_fenced(self.ledger.load_while_idle)
         interval = self.pace.batch.interval
         left = self._began + interval - time.monotonic()
         self.stopping.wait(min(left if left > 0 else max(interval, _AT_LEAST), _AT_MOST))

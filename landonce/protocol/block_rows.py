@@ -19,8 +19,8 @@ before an attempt that it is made, and after it what became of it:
     ACQUIRE   every row gets the claim of the new driver: earlier ones claim nothing any more
     RECORD    all rows are AFTER, and go
 
-An attempt that was claimed before a takeover may still settle or release its own claim: what it says is true, whoever the driver is by
-now. It may not claim again. A row is found by the block's number, which stays when an operator drops other blocks of the plan.
+An attempt that was claimed before a takeover may still settle or release its own claim: what it says is true whichever driver owns
+the pipeline. It may not claim again. A row is found by the block's number, which stays when an operator drops other blocks of the plan.
 """
 
 from __future__ import annotations

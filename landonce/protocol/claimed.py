@@ -5,7 +5,7 @@ settled is waited out, and then the worker asks the sink's probe (`protocol.push
 
     look      ledger: the blocks' rows, and its clock           which attempts were claimed and never settled
     await     ledger: its clock is past the last of them        nothing of them can take effect any more
-    look      the same again                                    whoever made them may have settled them meanwhile
+    look      the same again                                    another worker may have settled them meanwhile
     write     workers: claim, push, settle                      the block's row says AFTER once it is there
 
 A partition has one block at a time, so its blocks arrive in order. The target is never looked at: it may be anything.

@@ -69,7 +69,7 @@ class LedgerState:
     """Random, part of every token: made when the ledger began, and from then on the owner that prepared the last plan.
 
     So a plan that is made again after the ledger was restored never meets the tokens of the plan that it forgot, one of
-    which the target may hold without its rows. A pending plan keeps its lineage, whoever writes it again.
+    which the target may hold without its rows. A pending plan keeps its lineage when another driver writes it again.
     """
     epoch: int = 0
     owner: str = ""
@@ -262,7 +262,7 @@ class Ledger(ABC):
     def load(self) -> LedgerState | None:
         """The state, or None if the pipeline has none yet. Reads only: makes no table and no file."""
 
-    def glimpse(self) -> LedgerState | None:
+    def load_while_idle(self) -> LedgerState | None:
         """As `load`, for a driver that waits for records. None where its own looks at the target say whether it was superseded."""
         return self.load()
 

@@ -46,7 +46,7 @@ class OwnView:
         return self.copy
 
     @property
-    def standing(self) -> Mark | None:
+    def valid(self) -> Mark | None:
         """The mark that counts: in the ancestry, or the copy of one that expired."""
         if self.mark is not None or self.whole or not self.vouched:
             return self.mark
@@ -55,17 +55,17 @@ class OwnView:
     @property
     def uncertain(self) -> bool:
         """Nobody can tell how far the table is."""
-        return self.last is not None and self.standing is None and not self.whole
+        return self.last is not None and self.valid is None and not self.whole
 
     @property
     def rolled_back(self) -> bool:
-        return self.last is not None and (self.standing is None or key(self.standing.state) != key(self.last.state))
+        return self.last is not None and (self.valid is None or key(self.valid.state) != key(self.last.state))
 
 
 def own_state(view: OwnView) -> LedgerState | None:
     """The ledger's state. After a rollback its numbers go on past all that were ever used, and only the position goes back:
     the mark that is made next must not carry the number of a batch that it does not cover."""
-    last, standing = view.last, view.standing
+    last, valid = view.last, view.valid
     if last is None:
         return None
     if not view.rolled_back:
@@ -79,7 +79,7 @@ def own_state(view: OwnView) -> LedgerState | None:
             command="`landonce state accept-position {file} --by-rows` delivers again what the table's rows lack. "
             "Without --by-rows, the last commit counts as present",
         )
-    base = standing.state if standing is not None else _from_the_beginning(last.state)
+    base = valid.state if valid is not None else _from_the_beginning(last.state)
     batch = last.state.batch + 1
     return replace(base, epoch=last.state.epoch, version=last.state.version, batch=batch, owner=last.state.owner)
 
@@ -107,7 +107,7 @@ def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:
         return Verdict.MOVED if seen.rolled_back else Verdict.DONE
     if _snapshot(last) != _snapshot(expected.last):
         return Verdict.FENCED if last is None or last.state.owner != new.owner else Verdict.MOVED
-    same = _snapshot(seen.standing) == _snapshot(expected.standing) and seen.uncertain is expected.uncertain
+    same = _snapshot(seen.valid) == _snapshot(expected.valid) and seen.uncertain is expected.uncertain
     return Verdict.GO if same else Verdict.MOVED
 
 
@@ -125,19 +125,19 @@ def refuse(verdict: Verdict, old: LedgerState, seen: OwnView) -> None:
 
 def rollback_notice(view: OwnView) -> str:
     """What happened, in words."""
-    last, standing = view.last, view.standing
+    last, valid = view.last, view.valid
     assert last is not None
     restored = not view.rolled_back
     if restored:
         return f"the table was set back to batch {last.batch}: its catalog was restored. What came after that is delivered again."
     if view.uncertain:
         return "the table's history is cut off, so its position is not known."
-    if standing is None:
+    if valid is None:
         return f"the table was rolled back from batch {last.batch} to before the first batch; everything is delivered again."
-    before, now = last.state.committed(), standing.state.committed()
+    before, now = last.state.committed(), valid.state.committed()
     removed = sum(max(0, before[each] - now.get(each, 0)) for each in before)
     return (
-        f"the table was rolled back from batch {last.batch} to batch {standing.batch}; "
+        f"the table was rolled back from batch {last.batch} to batch {valid.batch}; "
         f"the removed ranges ({removed} offsets) are delivered again."
     )
 

@@ -95,7 +95,7 @@ def _even_size(total: int, limits: Limits) -> int:
 
 
 _FIRST_GUESS = 64.0 * 1024
-"""Bytes per record where none could be glimpsed: far too large, so that the first blocks are far too small.
+"""Bytes per record where none could be sampled: far too large, so that the first blocks are far too small.
 
 The first plan is replayed literally whatever happens, so one that does not fit into memory could never be got rid of.
 """
@@ -120,7 +120,7 @@ class BatchSizes(Protocol):
 
 @dataclass
 class Pace:
-    """Learns from every batch. Forgets in a crash, which costs nothing but another glimpse."""
+    """Learns from every batch. Forgets in a crash, which costs nothing but another sample."""
 
     batch: BatchSizes
     deadline: float
@@ -140,7 +140,7 @@ class Pace:
             record_bytes=self.record_bytes,
         )
 
-    def glimpsed(self, record_bytes: float) -> None:
+    def sampled(self, record_bytes: float) -> None:
         """What the first records weigh. Those that follow may be larger, so the first batch is made for twice as much."""
         if self.guessing:
             self.record_bytes = record_bytes * _ROOM

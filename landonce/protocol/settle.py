@@ -1,4 +1,4 @@
-"""What a worker does with one block, step by step. Pure: the sink is asked by whoever drives this.
+"""What a worker does with one block, step by step. Pure: the caller asks the sink.
 
     FIRST    a plan that was just prepared: nothing of it can be in the target, so send at once
     RESOLVE  any doubt: the driver has waited out the deadline and killed what still ran, so look before sending

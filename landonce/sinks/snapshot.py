@@ -103,7 +103,7 @@ def table_view(name: str, own: OwnView | None) -> TableView:
     """The same table, as one of a fan-out."""
     if own is None:
         return TableView(name)
-    return TableView(name, own.uuid, own.standing, own.last.batch if own.last else 0, own.uncertain)
+    return TableView(name, own.uuid, own.valid, own.last.batch if own.last else 0, own.uncertain)
 
 
 class TableLedger(Ledger, Generic[FileT]):
@@ -135,20 +135,20 @@ class TableLedger(Ledger, Generic[FileT]):
 
     @property
     def _mark(self) -> Mark | None:
-        return self._view.standing if self._view else None
+        return self._view.valid if self._view else None
 
     def load(self) -> LedgerState | None:
         self.noticed, self._set_back = self._set_back, ""
         view = self._view = self.table.view()
         if view is None:
             return None
-        if view.rolled_back and (view.standing is not None or view.whole):
+        if view.rolled_back and (view.valid is not None or view.whole):
             if not self._follow:
                 raise rollback_refused([self.table.name])
             self.noticed = rollback_notice(view)
         return own_state(view)
 
-    def glimpse(self) -> None:
+    def load_while_idle(self) -> None:
         """`check_owner` says it: what `load` sees, the next commit would take for what this driver had seen before."""
 
     def create(self, state: LedgerState) -> LedgerState:

@@ -201,7 +201,7 @@ class Effects(Drivers):
         view = self.tables.owns.values[number]
         follow = self.drivers.values[agent.driver].policy.follow
         try:
-            if view.rolled_back and (view.standing is not None or view.whole) and not follow:
+            if view.rolled_back and (view.valid is not None or view.whole) and not follow:
                 raise self.core.own_ledger.rollback_refused(["A"])
             state = self.core.own_ledger.own_state(view)
         except Exception as error:  # judged below
@@ -244,7 +244,7 @@ class Effects(Drivers):
             return self.raised(world, agent, error)
         if verdict is self.core.marks.Verdict.DONE:
             return self._own_done(world, agent, effect)
-        before = self.tables.owns.values[agent.expected].standing
+        before = self.tables.owns.values[agent.expected].valid
         mark = self.core.marks.Mark(
             state=replace(new, tables=()),
             started=tuple(sorted(old.committed().items())) if letters is not None else before.started if before else (),
@@ -272,7 +272,7 @@ class Effects(Drivers):
         view = self.tables.owns.values[agent.expected]
         if isinstance(effect, self.core.steps.Change):
             return self.go_on(world, agent, "changed", lambda: effect.new)
-        letters = view.standing.letters if view.standing else ()
+        letters = view.valid.letters if view.valid else ()
         world = world._replace(letters=world.letters | sum(int(each) for each in letters))
         if isinstance(effect, self.core.steps.Acquire):
             taken = view.last.state

@@ -446,8 +446,8 @@ _OWN = (
         "own: rolled back",
         LOST,
         OWN,
-        "key(self.standing.state) != key(self.last.state)",
-        "self.standing.state.owner != self.last.state.owner",
+        "key(self.valid.state) != key(self.last.state)",
+        "self.valid.state.owner != self.last.state.owner",
     ),
     planted(
         "own: the number of a batch that was removed stays",

@@ -80,7 +80,7 @@ class Tables:
             if self.tabs.values[number].there:
                 own = self.owns.values[self.own(number)]
                 latest = own.last.batch if own.last else 0
-                view = self.core.marks.TableView(name, own.uuid, own.standing, latest, own.uncertain)
+                view = self.core.marks.TableView(name, own.uuid, own.valid, latest, own.uncertain)
             known = self._viewed[number, table] = self.views.of(view)
         return known
 

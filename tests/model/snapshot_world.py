@@ -176,4 +176,4 @@ class Snapshots(Effects):
         if not self.scenario.own:
             return self.ledgers.values[world.ledger]
         view = self.tables.owns.values[self.tables.own(world.tables[0])]
-        return view.standing.state
+        return view.valid.state

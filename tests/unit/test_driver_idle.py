@@ -41,7 +41,7 @@ class Waits:
 )
 def test_it_waits_for_what_is_left(interval: float, passed: float, least: float, most: float) -> None:
     waits = Waits()
-    there: Any = SimpleNamespace(glimpse=lambda: None)
+    there: Any = SimpleNamespace(load_while_idle=lambda: None)
     driver = Driver("p", ("t",), there, there, there, Pace(Batch(interval=interval), 2.0, 1), 60.0, Silent(), waits)  # type: ignore[arg-type]
     driver._began = time.monotonic() - passed
     assert driver._idle()

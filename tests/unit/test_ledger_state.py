@@ -110,7 +110,7 @@ def test_a_driver_that_waits_sees_that_it_was_superseded() -> None:
     store = MemoryLedger("p")
     store.create(STATE)
     store.change(STATE, states.taken(STATE, "other"))
-    seen = store.glimpse()
+    seen = store.load_while_idle()
     assert seen is not None
     assert seen.owner == "other"
 

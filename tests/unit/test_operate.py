@@ -22,9 +22,9 @@ from landonce.protocol.operate import (
     accept_rows,
     fill,
     forget_table,
+    known_state,
     rebase,
     settle,
-    standing,
 )
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start, bind
@@ -392,7 +392,7 @@ class TestStanding:
     def test_a_lost_ledger_is_what_the_tables_say(self):
         lost = LedgerState("p", lineage="lineage", epoch=1, owner="driver", version=1)
         a = carrying("a", 7, {P0: 10}, started=((P0, 8),))
-        found = standing(lost, [a])
+        found = known_state(lost, [a])
         assert found.committed() == {P0: 8}, "where the newest batch began"
         decision = accept_gap(found, view({P0: (9, 30)}), "operator", stands(found, a))
         assert committed(decision) == {P0: 9}
@@ -400,11 +400,11 @@ class TestStanding:
         assert decision.new.epoch > a.mark.state.epoch
 
     def test_a_ledger_that_is_bound_counts(self):
-        assert standing(ledger(), [carrying("a", 7, {P0: 3})]) == ledger()
+        assert known_state(ledger(), [carrying("a", 7, {P0: 3})]) == ledger()
 
     def test_where_no_table_knows_anything_nothing_is_decided(self):
         with pytest.raises(NothingToDo, match="no position yet"):
-            standing(LedgerState("p", lineage="lineage"), [TableView("a", "uuid-a")])
+            known_state(LedgerState("p", lineage="lineage"), [TableView("a", "uuid-a")])
 
 
 class TestRebaseInAFanOut:

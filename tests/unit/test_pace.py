@@ -16,12 +16,12 @@ def test_the_first_blocks_are_small_where_no_record_could_be_seen() -> None:
 
 def test_a_glimpse_of_the_records_leaves_room_for_larger_ones_and_counts_until_a_batch_was_seen() -> None:
     seen = pace()
-    seen.glimpsed(100_000)
+    seen.sampled(100_000)
     assert seen.limits().block_rows * 200_000 <= Batch().block_bytes
-    seen.glimpsed(125)
+    seen.sampled(125)
     assert (seen.limits().max_rows, seen.limits().block_rows) == (1_000_000, 200_000)
     seen.saw(1_000, 100_000_000, 1.0)
-    seen.glimpsed(125)
+    seen.sampled(125)
     assert seen.limits().block_rows * 100_000 <= Batch().block_bytes
 
 

@@ -23,8 +23,8 @@ from landonce.protocol.operate.tables import (
     accept_position,
     accept_rows,
     forget_table,
+    known_state,
     nothing_uncertain,
-    standing,
 )
 
 __all__ = [
@@ -39,9 +39,9 @@ __all__ = [
     "changed_topics",
     "fill",
     "forget_table",
+    "known_state",
     "landed_too",
     "nothing_uncertain",
     "rebase",
     "settle",
-    "standing",
 ]

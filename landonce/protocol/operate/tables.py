@@ -13,7 +13,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView
 
 
-def standing(state: LedgerState, views: Iterable[TableView]) -> LedgerState:
+def known_state(state: LedgerState, views: Iterable[TableView]) -> LedgerState:
     """What the ledger says, or, where it is new because an old one was lost, what the tables' marks do.
 
     One that was never bound does not become so by a decision: nothing of what the tables hold would be recognised.

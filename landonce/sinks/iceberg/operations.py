@@ -62,7 +62,7 @@ class IcebergOperations(Operations):
             return super().kept()
         own = survey(self.sink, self.sink.static)[0].own if catalog_exists(self.sink) else None
         table, branch = self.sink.static[0], self.sink.config.branch
-        snapshot = own.standing.snapshot if own and own.standing else None
+        snapshot = own.valid.snapshot if own and own.valid else None
         words = f"the table {table} itself, branch {branch}" + (f", snapshot {snapshot}" if snapshot else "")
         uuid_ = own.uuid if own else None
         return Kept(words, {"table": table, "branch": branch, "uuid": uuid_, "snapshot": snapshot})
@@ -81,7 +81,7 @@ class IcebergOperations(Operations):
 
     def statuses(self, state: LedgerState) -> tuple[LedgerState, tuple[TableStatus, ...]]:
         views = self.tables(state)
-        found = operate.standing(state, views)
+        found = operate.known_state(state, views)
         return found, tuple(status_of(found, view) for view in views)
 
     def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
