@@ -105,30 +105,27 @@ class ProcessRef:
             self.wait_gone(10)
 
 
-def _birth(pid: int) -> str | None:
-    """None if there is no such process, or only a zombie."""
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat after the command's name. None if there is no such process, or only a zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The command name in parentheses may hold anything, so count the fields from its end.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command name in parentheses may hold anything, so count the fields from its end.
-    fields = stat.rpartition(")")[2].split()
-    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
-    # A killed process is a zombie at once, but holds its ports until its last thread is gone.
-    return None if state in "ZX" and threads <= 1 else f"{boot}:{start_ticks}"
+    # A killed process is a zombie at once, but holds its ports and locks until its last thread is gone.
+    return None if fields[0] in "ZX" and int(fields[17]) <= 1 else fields
+
+
+def _birth(pid: int) -> str | None:
+    fields = _stat(pid)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None if fields is None else f"{boot}:{fields[19]}"
 
 
 def members(session: int) -> list[int]:
     """The ids of all processes of this session that are alive. A driver, its JVM and its workers are one session."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] not in "ZX":
-                    found.append(int(entry.name))
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if (fields := _stat(pid)) and int(fields[3]) == session]
 
 
 def signal_tree(session: int, number: signal.Signals) -> int:
