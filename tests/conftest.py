@@ -5,6 +5,7 @@ your own `LocalKafka` in `tmp_path` for that) and keeps to topics and tables of 
 `new_table` hand out. The servers die with the test process, whatever kills it. Spark is not here: tests that need it say so in their own folder.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -73,6 +74,12 @@ def pytest_configure() -> None:
         folder.mkdir(exist_ok=True)
         os.environ["TMPDIR"] = str(folder)
         tempfile.tempdir = None  # asks TMPDIR again
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves the thousands of tests and their modules alone: none of it becomes garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -19,6 +19,7 @@ import landonce
 from landonce.errors import ConfigError, TargetRefused
 from landonce.local import LocalClickHouse
 from landonce.protocol.settle import Reply
+from landonce.sinks.contract import DeduplicatingSink
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
 
@@ -62,7 +63,8 @@ def test_a_file_names_the_authority(
     options = {"url": secure(clickhouse, ending), "table": table, "ca_cert": "authority.pem", "compression": "zstd"}
     source = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"]}}
     text = yaml.safe_dump({"pipeline": "orders", "source": source, "sink": {"clickhouse": options}})
-    sink = open_parts(parse(text, tmp_path / "p.yaml")).deduplicating
+    sink = open_parts(parse(text, tmp_path / "p.yaml")).sink
+    assert isinstance(sink, DeduplicatingSink)
     ending.certificate.rename(tmp_path / "elsewhere.pem")
     rows = block({"id": pa.array(range(10), pa.int64())})
     assert sink.writer().send(rows, insert(sink.target(), "a")) is Reply.ACKNOWLEDGED
