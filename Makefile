@@ -41,7 +41,7 @@ lint: setup  ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: setup  ## mypy --strict
-	$(BIN)/mypy --strict -p landonce
+	MYPYPATH=tests $(BIN)/mypy --strict -p landonce -p bench
 
 collect: setup  # a module that cannot be imported ends the run here, and not after twenty minutes
 	@mkdir -p build

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,11 @@ from bench import clickhouse, iceberg, sql
 from bench.report import document, save
 
 ROOT = Path(__file__).parents[1]
-_ALL = {"clickhouse": clickhouse.measure, "iceberg": iceberg.measure, "sql": sql.measure}
+_ALL: dict[str, Callable[..., clickhouse.Figures | iceberg.Figures | sql.Figures]] = {
+    "clickhouse": clickhouse.measure,
+    "iceberg": iceberg.measure,
+    "sql": sql.measure,
+}
 
 
 def main() -> None:

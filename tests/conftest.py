@@ -35,8 +35,8 @@ from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.postgres import LocalPostgres
 
-settings.register_profile("test", max_examples=150, deadline=None)
-settings.register_profile("long", max_examples=1500, deadline=None)
+settings.register_profile("test", max_examples=100, deadline=None)
+settings.register_profile("long", max_examples=1000, deadline=None)
 settings.load_profile("test")  # `make test-long` runs tests/unit with --hypothesis-profile=long
 
 _numbers = itertools.count(1)

@@ -76,7 +76,7 @@ def clickhouse_of(parts: Parts) -> ClickHouseSink:
 
 def plain(sink: ClickHouseSink) -> ClickHouseSink:
     """The same sink without anything that makes it exactly once."""
-    return PlainSink(url=sink.url, table=sink.table, pipeline=sink.pipeline)
+    return PlainSink(sink.config, sink.pipeline)
 
 
 class PlainSink(ClickHouseSink):
