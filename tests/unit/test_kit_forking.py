@@ -33,3 +33,4 @@ def test_what_was_there_before_is_not_collected(tmp_path: Path) -> None:
         assert (tmp_path / "ended").exists(), "the control"
     finally:
         gc.enable()
+        gc.collect()  # here, and not in another test, when the folder is gone
