@@ -4,7 +4,7 @@
 BIN := .venv/bin
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
-COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases fanout_account guard_values ledger_state operate pace packing \
+COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases dedup_decisions dedup_rules fanout_account guard_values ledger_state operate pace packing \
 	query_parts query_protocol query_snapshots reasons rebase_rows source target tokens topic_identity worker_steps)
 ALL_TESTS := $(PYTEST) -m "not long" --durations=25
 

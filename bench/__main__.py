@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import clickhouse, iceberg, sql
+from bench import clickhouse, dedup, iceberg, sql
 from bench.report import document, save
 
 ROOT = Path(__file__).parents[1]
-_ALL: dict[str, Callable[..., clickhouse.Figures | iceberg.Figures | sql.Figures]] = {
+_ALL: dict[str, Callable[..., clickhouse.Figures | dedup.Figures | iceberg.Figures | sql.Figures]] = {
     "clickhouse": clickhouse.measure,
+    "dedup": dedup.measure,
     "iceberg": iceberg.measure,
     "sql": sql.measure,
 }
@@ -29,13 +30,16 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=10, help="rounds that count")
     parser.add_argument("--warm-ups", type=int, default=2, help="rounds before those, which do not count")
     parser.add_argument("--flat", type=int, default=20_000_000, help="records of the one long run into Iceberg")
+    parser.add_argument(
+        "--keys", type=int, nargs="+", default=[1_000_000, 20_000_000], help="keys in the store of dedup"
+    )
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
     options = parser.parse_args()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     console = Console()
     for name in [options.sink] if options.sink else _ALL:
         with tempfile.TemporaryDirectory(prefix="landonce-bench-") as folder:
-            more = {"flat": options.flat} if name == "iceberg" else {}
+            more = {"iceberg": {"flat": options.flat}, "dedup": {"keys": options.keys}}.get(name, {})
             figures = _ALL[name](Path(folder), options.records, options.repetitions, options.warm_ups, console, **more)
         figures.section().show(console)
         save(name, figures.as_json(), ROOT / "build" / "bench.json")

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from statistics import median
 
 import psutil
@@ -56,16 +57,21 @@ class Peak:
 
     def __init__(self) -> None:
         self.megabytes = 0.0
+        self.mapped = 0.0
+        """Of files of the wanted kind, each counted once, whether its pages are in memory or not."""
 
 
 @contextmanager
-def peak_memory(leave_out: set[int]) -> Iterator[Peak]:
-    """The most memory that this process and its children held at one time while the block runs, servers left out."""
+def peak_memory(leave_out: set[int], mapped: str = "") -> Iterator[Peak]:
+    """The most memory that this process and its children held at one time while the block runs, servers left out. `mapped`: how the
+    names of mapped files end that are counted beside."""
     peak, done = Peak(), threading.Event()
 
     def watch() -> None:
         while not done.wait(_EVERY):
             peak.megabytes = max(peak.megabytes, _now(leave_out))
+            if mapped:
+                peak.mapped = max(peak.mapped, _mapped(mapped))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -84,3 +90,14 @@ def _now(leave_out: set[int]) -> float:
             if process.pid not in leave_out:
                 total += process.memory_full_info().pss
     return total / 1e6
+
+
+def _mapped(suffix: str) -> float:
+    sizes: dict[str, int] = {}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                if line.endswith(suffix):
+                    first, last = line.split(" ", 1)[0].split("-")
+                    sizes[line.split()[-1]] = int(last, 16) - int(first, 16)
+    return sum(sizes.values()) / 1e6

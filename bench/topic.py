@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 from confluent_kafka import Producer
@@ -29,6 +30,22 @@ def make_topic_by_kind(bootstrap_servers: str, kinds: int, records: int = 200_00
         (b'{"id":%d,"kind":"k%d"}' % (each, each // PARTITIONS % kinds) for each in range(records)),
     )
     return topic
+
+
+def make_topic_with_copies(bootstrap_servers: str, records: int, copies: float) -> tuple[str, int]:
+    """A topic in which this share of the records are copies of earlier ones, however far back; and how many are not."""
+    topic, chance = f"copies{copies * 100:.0f}", random.Random(20261118)
+    numbers: list[int] = []
+    unique = 0
+    for _ in range(records):
+        if unique and chance.random() < copies:
+            numbers.append(chance.randrange(unique))
+        else:
+            numbers.append(unique)
+            unique += 1
+    _make(bootstrap_servers, topic)
+    _produce(bootstrap_servers, topic, map(_record, numbers))
+    return topic, unique
 
 
 def _make(bootstrap_servers: str, topic: str) -> None:

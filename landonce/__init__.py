@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from landonce import errors
-    from landonce.engine.pipeline import run_pipeline
+    from landonce.dedup.run import run_pipeline
     from landonce.errors import NotPushed
     from landonce.protocol.ledger import Totals
     from landonce.query.once import exactly_once
@@ -52,7 +52,7 @@ _HOMES = {
     "exactly_once": "landonce.query.once",
     "iceberg": "landonce.sinks.iceberg.config",
     "load": "landonce.sinks.pipeline_file",
-    "run_pipeline": "landonce.engine.pipeline",
+    "run_pipeline": "landonce.dedup.run",
     "sql": "landonce.sinks.sql.config",
     "wrap": "landonce.sinks.wrapped.sink",
 }

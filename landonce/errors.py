@@ -10,6 +10,7 @@
     ├── OffsetsNotSaved           a consumer's transaction has results but no offset; the results would come twice
     ├── RolledBack                a table that is its own ledger was rolled back; the driver restarts from its position
     ├── TableReshaped             a table's columns changed during a batch; the driver writes the batch again
+    ├── RunGone                   a run of ids was merged or has expired; the worker lists the runs again
     ├── NotPushed                 a wrapped sink reports that nothing of a block arrived; landonce pushes it again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
@@ -53,6 +54,9 @@
         ├── DeadLettersUnwritable a worker cannot write dead letters
         ├── BlockTooLarge         a block holds more bytes than a worker may hold
         ├── SourceRefused         Kafka refused for a reason that waiting does not fix
+        ├── KeyRuleChanged        the store of deduplication holds ids that another key rule made
+        ├── StoreDamaged          the store of deduplication does not hold the bytes that were written to it
+        ├── StoreBehind           the target holds events that the store does not know: it was lost or restored
         ├── LedgerTooNew          a newer landonce wrote the ledger
         └── LedgerUnreadable      the ledger is damaged, or is not a ledger
 
@@ -129,6 +133,10 @@ class RolledBack(LandonceError):
 
 class TableReshaped(LandonceError):
     """The columns of a table changed after a batch was prepared. The driver examines the table and writes again."""
+
+
+class RunGone(LandonceError):
+    """A run of ids left the deduplication store while it was fetched: it was merged, or it expired. List the runs again."""
 
 
 class NotPushed(LandonceError):
@@ -315,3 +323,15 @@ class BlockTooLarge(Halt):
 
 class SourceRefused(Halt):
     """Kafka refused for a reason that waiting does not fix."""
+
+
+class KeyRuleChanged(Halt):
+    """The store holds ids that another key rule made."""
+
+
+class StoreDamaged(Halt):
+    """The store does not hold the bytes that were written to it."""
+
+
+class StoreBehind(Halt):
+    """The target holds events that the store does not know: the store was lost or restored."""

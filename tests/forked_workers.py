@@ -2,6 +2,7 @@
 
 As with Spark on one core, one process works on one block after the other, counts for itself how often it passes a failpoint, and can be
 killed alone. When it ends before its block is done, nothing is known of any block of that write, and the next write gets a new process.
+Where two drivers run in threads of one process, each has a worker, whose thread has the name of the driver's.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from pyspark import cloudpickle
 
+from landonce.engine.exchange import write_here
 from landonce.engine.task import work
 from landonce.engine.transform import doubtful
 from landonce.engine.workers import SparkWorkers
 from landonce.protocol.receipt import BlockResult
+from landonce.sinks.worker import ExchangingRecipe
 
 
 class ForkedWorkers:
@@ -33,7 +38,7 @@ class ForkedWorkers:
             self._forker.close()
             _fork_workers(theirs)
         theirs.close()
-        self._worker: Connection | None = None
+        self._worker = threading.local()
 
     def install(self) -> None:
         """Every driver of this process has these workers."""
@@ -44,21 +49,22 @@ class ForkedWorkers:
         """One result per task, whatever happens."""
         assert not recipe.transforms, "expressions need Spark"
         try:
-            return tuple(self._ask(cloudpickle.dumps((recipe, task))) for task in tasks)
+            if isinstance(recipe, ExchangingRecipe):
+                return write_here(recipe, tasks, self._call)
+            return tuple(self._call(partial(work, recipe), task) for task in tasks)
         except (EOFError, OSError):
-            self._worker = None
+            del self._worker.connection
             return doubtful(tasks, "the worker process ended")
 
-    def _ask(self, task: bytes) -> BlockResult:
-        if self._worker is None:
-            self._worker = self._start_worker()
-        self._worker.send_bytes(task)
-        answer: BlockResult = pickle.loads(self._worker.recv_bytes())
-        return answer
+    def _call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        if not hasattr(self._worker, "connection"):
+            self._worker.connection = self._start_worker()
+        self._worker.connection.send_bytes(cloudpickle.dumps((function, argument)))
+        return pickle.loads(self._worker.connection.recv_bytes())
 
     def _start_worker(self) -> Connection:
         ours, theirs = socket.socketpair()
-        socket.send_fds(self._forker, [b"fork"], [theirs.fileno()])
+        socket.send_fds(self._forker, [threading.current_thread().name.encode()], [theirs.fileno()])
         theirs.close()
         return Connection(ours.detach())
 
@@ -67,20 +73,21 @@ def _fork_workers(requests: socket.socket) -> None:
     """One worker per request, until the driver has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        word, [*handles], _, _ = socket.recv_fds(requests, 16, 1)
-        if not word:
+        name, [*handles], _, _ = socket.recv_fds(requests, 256, 1)
+        if not name:
             os._exit(0)
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
+            threading.current_thread().name = name.decode()
             _work(Connection(handles[0]))
         os.close(handles[0])
 
 
 def _work(tasks: Connection) -> None:
-    """One block after the other, until the driver has ended. A defect ends the process, with its trace in the driver's log."""
+    """One call after the other, until the driver has ended. A defect ends the process, with its trace in the driver's log."""
     with suppress(EOFError):
         while True:
-            recipe, task = pickle.loads(tasks.recv_bytes())
-            tasks.send_bytes(cloudpickle.dumps(work(recipe, task)))
+            function, argument = pickle.loads(tasks.recv_bytes())
+            tasks.send_bytes(cloudpickle.dumps(function(argument)))
     os._exit(0)

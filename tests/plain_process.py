@@ -27,6 +27,8 @@ _FORKS.set_forkserver_preload(
         "landonce.cli.run",
         "landonce.cli.progress",
         "landonce.consumer",
+        "landonce.dedup.comparing",
+        "landonce.dedup.run",
         "landonce.engine.pipeline",
         "landonce.engine.task",
         "landonce.ledger.database",
@@ -47,6 +49,7 @@ UNDISTURBED = {
     "LANDONCE_FAILPOINT_SKIP": "0",
     "LANDONCE_FAILPOINT_FILE": "",
     "LANDONCE_FAILPOINT_WAIT_FOR": "",
+    "LANDONCE_FAILPOINT_THREAD": "",
 }
 
 
@@ -103,6 +106,7 @@ def _run(arguments: Sequence[str], environment: dict[str, str], log: str, folder
     failpoints._PLACE = environment["LANDONCE_FAILPOINT"]
     failpoints._FILE = environment["LANDONCE_FAILPOINT_FILE"]
     failpoints._WAIT_FOR = environment["LANDONCE_FAILPOINT_WAIT_FOR"]
+    failpoints._THREAD = environment.get("LANDONCE_FAILPOINT_THREAD", "")
     failpoints._left = int(environment["LANDONCE_FAILPOINT_SKIP"])
     ForkedWorkers().install()
     sys.argv = [script or "landonce", *arguments]

@@ -67,7 +67,18 @@ def operations_of(parts: Parts) -> Operations:
 
         return session_if_needed(lambda: open_session(config.pipeline, config.spark, extra=settings))
 
-    return parts.sink.operations(parts, sessions)
+    if config.dedup is None:
+        return parts.sink.operations(parts, sessions)
+    from landonce.dedup.operate import pushing
+
+    return parts.sink.operations(pushing(parts), sessions)
+
+
+def accept_operations_of(parts: Parts) -> Operations:
+    """With `dedup`: what may be decided about the pipeline that accepts. `operations_of` is about the one that pushes."""
+    from landonce.dedup.operate import accepting
+
+    return accepting(parts, operations_of(parts).sessions)
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from landonce.config.secrets import redact
-from landonce.engine.observe import BatchReport
+from landonce.engine.observe import AcceptReport, BatchReport
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
@@ -42,6 +42,8 @@ class TerminalProgress:
         self._written: _Writing | None = None
         """Written and not recorded yet."""
         self._finished: Callable[[], int] = lambda: 0
+        self._accepted: AcceptedSoFar | None = None
+        """With `dedup`."""
         self._pace = CatchUp()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=False)
 
@@ -64,9 +66,23 @@ class TerminalProgress:
 
     def batch(self, report: BatchReport) -> None:
         self._totals = self._totals.plus(report.totals)
+        if self._accepted is None:
+            self._recorded(report)
+        self._committed_at = datetime.now().strftime("%H:%M:%S")
+
+    def accepted(self, report: AcceptReport) -> None:
+        self._accepted = (self._accepted or AcceptedSoFar()).plus(report)
+        self._recorded(report.batch)
+
+    def pushing(self, effect: Effect) -> None:
+        """What people watch is how far accepting is. What waits to be pushed is seen by the numbers."""
+        del effect
+        self._accepted = self._accepted or AcceptedSoFar()
+
+    def _recorded(self, report: BatchReport) -> None:
+        """A batch of what is read from Kafka."""
         self._written = None
         self._lag = report.lag
-        self._committed_at = datetime.now().strftime("%H:%M:%S")
 
     def trouble(self, what: str) -> None:
         self._console.print(redact(what), style="yellow", markup=False, highlight=False)
@@ -89,7 +105,8 @@ class TerminalProgress:
         flying = self._writing.records(blocks) if self._writing else 0
         flying += self._written.offsets if self._written else 0
         left = max(0, self._lag - flying) if self._lag is not None else None
-        self._pace.see(now, self._totals.read + flying, left)
+        read = self._totals.read if self._accepted is None else self._accepted.totals.read
+        self._pace.see(now, read + flying, left)
         step = self._writing.words(blocks) if self._writing else self._step
         lasting = f", {now - self._since:.0f} s" if now - self._since >= _LONG else ""
         head = Text(f"{self._pipeline}: {step}{lasting}", no_wrap=True, overflow="ellipsis")
@@ -97,8 +114,13 @@ class TerminalProgress:
         numbers = Table.grid(padding=(0, 1))
         for width in _WIDTHS:
             numbers.add_column(width=width[0], justify=width[1], no_wrap=True, style=width[2])
-        numbers.add_row("landed", f"{self._totals.landed:,}", "dead letters", f"{self._totals.dead_lettered:,}")
-        numbers.add_row("filtered", f"{self._totals.filtered:,}", "last commit", self._committed_at or "-")
+        dead = self._totals.dead_lettered
+        if self._accepted is not None:
+            dead += self._accepted.totals.dead_lettered
+            numbers.add_row("new", f"{self._accepted.totals.landed:,}", "copies", f"{self._accepted.copies:,}")
+        numbers.add_row("landed", f"{self._totals.landed:,}", "dead letters", f"{dead:,}")
+        filtered = self._totals.filtered + (self._accepted.filtered if self._accepted is not None else 0)
+        numbers.add_row("filtered", f"{filtered:,}", "last commit", self._committed_at or "-")
         numbers.add_row(
             "lag", f"{left:,}" if left is not None else "-", "records/s", f"{rate:,.0f}" if rate is not None else "-"
         )
@@ -119,6 +141,22 @@ class TerminalProgress:
             f"about {_duration(seconds)} left" if seconds is not None else "",
         )
         return line
+
+
+@dataclass(frozen=True)
+class AcceptedSoFar:
+    """What a run with `dedup` has accepted."""
+
+    totals: Totals = field(default_factory=Totals)
+    copies: int = 0
+
+    def plus(self, report: AcceptReport) -> AcceptedSoFar:
+        return AcceptedSoFar(self.totals.plus(report.batch.totals), self.copies + report.copies)
+
+    @property
+    def filtered(self) -> int:
+        """What was left out for another reason: seen again, or too late."""
+        return self.totals.filtered - self.copies
 
 
 _WIDTHS: tuple[tuple[int, Literal["left", "right"], str], ...] = (
@@ -200,6 +238,7 @@ class LogProgress:
 
     def __init__(self, pipeline: str, logger: logging.Logger | None = None) -> None:
         self._pipeline = pipeline
+        self._deduplicates = False
         self._log = logger or logging.getLogger("landonce")
 
     def __enter__(self) -> LogProgress:
@@ -217,7 +256,6 @@ class LogProgress:
             self._say("step", logging.DEBUG, step=effect.step.value)
 
     def batch(self, report: BatchReport) -> None:
-        why: dict[str, Any] = {"reasons": {each.cause: each.records for each in report.reasons}}
         self._say(
             "batch",
             batch=report.batch,
@@ -229,9 +267,35 @@ class LogProgress:
             filtered=report.totals.filtered,
             seconds=round(report.seconds, 3),
             rows_per_second=round(report.rows_per_second),
-            lag=report.lag,
-            **(why if report.reasons else {}),
+            **{"waiting" if self._deduplicates else "lag": report.lag},
+            **_reasons(report),
         )
+
+    def accepted(self, report: AcceptReport) -> None:
+        """With `dedup`: what is read from Kafka. `batch` is what landed of it, and what still waits in the store."""
+        self._deduplicates = True
+        batch = report.batch
+        self._say(
+            "accepted",
+            batch=batch.batch,
+            kind=batch.kind,
+            blocks=batch.blocks,
+            read=batch.totals.read,
+            accepted=batch.totals.landed,
+            copies=report.copies,
+            seen_again=report.seen_again,
+            dead_lettered=batch.totals.dead_lettered,
+            filtered=batch.totals.filtered - report.copies - report.seen_again,
+            seconds=round(batch.seconds, 3),
+            rows_per_second=round(batch.rows_per_second),
+            lag=batch.lag,
+            **_reasons(batch),
+        )
+
+    def pushing(self, effect: Effect) -> None:
+        self._deduplicates = True
+        if effect.step not in _QUIET:
+            self._say("step", logging.DEBUG, step=f"push.{effect.step.value}")
 
     def trouble(self, what: str) -> None:
         self._say("trouble", logging.WARNING, what=redact(what))
@@ -260,3 +324,7 @@ def _words(effect: Effect) -> str:
         Step.IDLE: "waiting for records",
     }
     return words.get(effect.step) or str(effect.step.value)
+
+
+def _reasons(report: BatchReport) -> dict[str, Any]:
+    return {"reasons": {each.cause: each.records for each in report.reasons}} if report.reasons else {}

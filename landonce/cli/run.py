@@ -16,6 +16,7 @@ from landonce.sinks.pipeline_file import load
 
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver
+    from landonce.protocol.ledger import Totals
     from landonce.protocol.receipt import Reasons
 
 
@@ -32,7 +33,7 @@ def run(
     Example: `landonce run clicks.yaml --once`
     """
     from landonce.cli.progress import LogProgress, TerminalProgress
-    from landonce.engine.pipeline import run_pipeline
+    from landonce.dedup.run import DedupTotals, run_pipeline
     from landonce.protocol.receipt import lines
 
     log_to_stderr(verbose)
@@ -46,14 +47,16 @@ def run(
 
     with progress:
         totals = run_pipeline(config, once=once, observer=progress, ready=ready, stopping=signals.stopping)
-    out.print(
-        f"{config.pipeline}: {totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered "
-        f"+ {totals.filtered} filtered"
-    )
+    out.print(f"{config.pipeline}: {totals.sentence() if isinstance(totals, DedupTotals) else _sentence(totals)}")
     if totals.dead_lettered:
-        reasons = lines(signals.reasons, totals.dead_lettered)
+        known = totals.reasons if isinstance(totals, DedupTotals) else signals.reasons
+        reasons = lines(known, totals.dead_lettered)
         for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *reasons):
             out.print(redact(line), markup=False, highlight=False)
+
+
+def _sentence(totals: Totals) -> str:
+    return f"{totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered + {totals.filtered} filtered"
 
 
 class _Signals:

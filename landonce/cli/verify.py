@@ -45,7 +45,10 @@ def verify(
     If records change rows, the last change of every key counts. In Iceberg, it audits one snapshot of the branch, and names
     every data file that is registered more than once, with the snapshots that did so. It cannot audit a wrapped sink.
 
-    Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected, stale or changed.
+    With `dedup`, of the records with the same key exactly one must be in the target. The keys are computed from the topic, by
+    the rule in the file; the store is not asked.
+
+    Exit code 0 if it is exact, 1 if anything is missing, duplicated, unexpected, stale, changed or there twice.
 
     Example: `landonce verify clicks.yaml --values --json`
     """

@@ -77,17 +77,17 @@ def by_place(value: Any) -> Any:
     return {name: by_place(each) for name, each in value.items()} if isinstance(value, Mapping) else value
 
 
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmg]i?b|b)?\s*$", re.IGNORECASE)
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def seconds(value: Any) -> float:
-    """`500ms`, `15s`, `2m`, `1h`, or a plain number of seconds."""
+    """`500ms`, `15s`, `2m`, `1h`, `60d`, or a plain number of seconds."""
     found = _DURATION.match(str(value)) if not isinstance(value, bool) else None
     if found is None:
-        raise ValueError("is not a duration; write for example 500ms, 15s, 2m or 1h")
+        raise ValueError("is not a duration; write for example 500ms, 15s, 2m, 1h or 60d")
     return float(found[1]) * _SECONDS[found[2]]
 
 

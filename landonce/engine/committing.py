@@ -15,6 +15,7 @@ from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
 from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
 from landonce.protocol.match_ranges import pieces_each
+from landonce.protocol.own_ledger import own_state
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.protocol.snapshot import Snapshot
@@ -71,6 +72,16 @@ class Committing(Performer):
         return tuple(
             f"{each}; the removed ranges are delivered again, to this table alone." for each in sorted(self._news)
         )
+
+    def ahead(self, known: LedgerState, floors: Floors) -> dict[Partition, int]:
+        """The table's own position says it; with a ledger outside, each table has one."""
+        del known
+        if self.opened.own is None:
+            return {}
+        view = self.opened.own.table.view()
+        state = own_state(view) if view is not None else None
+        committed = state.committed() if state is not None else {}
+        return {each: committed[each] for each, floor in floors if committed.get(each, 0) > floor}
 
     def look_due(self) -> bool:
         due = self.incoming is None and time.monotonic() > self._look_after

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from landonce.engine.observe import BatchReport, Observer
 from landonce.engine.perform import Performer
@@ -33,7 +33,7 @@ from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.ledger import Ledger, LedgerState, Totals
 from landonce.protocol.packing import Pace
-from landonce.protocol.ranges import Partition
+from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Reasons, merged
 from landonce.protocol.source import Extent, SourceView, available, everything
 from landonce.protocol.steps import (
@@ -48,7 +48,6 @@ from landonce.protocol.steps import (
     Surveyed,
     Write,
 )
-from landonce.read.kafka.broker import Broker
 
 T = TypeVar("T")
 _AT_MOST, _AT_LEAST = 0.5, 0.2
@@ -59,13 +58,20 @@ _AWAY = 10.0
 """Seconds after which a topic that brokers do not know is gone, and not just unknown to a broker that was just started."""
 
 
+class Topics(Protocol):
+    """Who says which ranges there are: Kafka's brokers, or a store of accepted records."""
+
+    def survey(self, topics: tuple[str, ...]) -> SourceView: ...
+    def record_bytes(self, ranges: tuple[Range, ...]) -> float | None: ...
+
+
 @dataclass
 class Driver:
     """One run of one pipeline."""
 
     pipeline: str
     topics: tuple[str, ...]
-    broker: Broker | None
+    broker: Topics | None
     """None where Spark says which ranges there are."""
     ledger: Ledger
     performer: Performer
@@ -121,6 +127,7 @@ class Driver:
 
     def _run(self) -> Totals:
         self._waiting.progress()
+        self._ends = None
         if not self.start_late:
             self._start()
         before: Totals | None = None
@@ -224,7 +231,7 @@ class Driver:
         return self._waiting.until(lambda: self._seen(brokers, known=True))
 
     @property
-    def _brokers(self) -> Broker:
+    def _brokers(self) -> Topics:
         if self.broker is None:
             raise ValueError("the ranges of this run come from Spark")
         return self.broker
@@ -272,6 +279,11 @@ class Driver:
             if partition in ends
         )
         return replace(source, extents=extents)
+
+    @property
+    def state(self) -> LedgerState | None:
+        """The ledger's state as this driver holds it, once it has the pipeline. Any thread may ask."""
+        return self._state
 
     @property
     def _held(self) -> LedgerState:

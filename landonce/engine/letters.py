@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Message
-
 from landonce import errors
 from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
 from landonce.protocol.ranges import Partition, label_of
 from landonce.read.block import Rejected, find
-from landonce.read.kafka.broker import require_same
+from landonce.read.kafka.records import Record
 from landonce.sinks.worker import AnyRecipe, Task
 
-Messages = Mapping[tuple[Partition, int], Message]
+Messages = Mapping[tuple[Partition, int], Record]
 """Records themselves."""
 
 
@@ -70,12 +68,12 @@ def _letters(
 
 def _read_again(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> Messages:
     """From the topics of the plan, and from no others that bear their names by now."""
-    found = find(rejected, task.block.ranges, dict(recipe.consumer))
-    require_same(task.topics, dict(recipe.consumer))
+    found = find(rejected, task.block.ranges, recipe.records)
+    recipe.records.require_same(task.topics)
     return found
 
 
-def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    found = message.headers() or ()
+def _headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
+    found = record.headers() or ()
     pairs = found.items() if isinstance(found, dict) else found
     return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from landonce.protocol.ledger import Totals
 from landonce.protocol.receipt import Reasons
@@ -43,6 +43,32 @@ class Observer(Protocol):
 
     def lag(self, records: int) -> None:
         """After every look at Kafka: at most this many records are stable and not committed yet."""
+
+
+@dataclass(frozen=True)
+class AcceptReport:
+    """With `dedup`: one batch that was accepted. What landed of it is told in a `BatchReport` of its own."""
+
+    batch: BatchReport
+    """`landed` are the events that were accepted, and `filtered` all records that were left out."""
+    copies: int
+    seen_again: int
+    """Records that were accepted before: the topic was read again."""
+
+
+@runtime_checkable
+class DedupObserver(Protocol):
+    """What an `Observer` may have, too: with `dedup`, it hears of accepting and of pushing apart from each other.
+
+    Then `step`, `lag` and `trouble` are those of the driver that accepts, and `batch` is what landed. Its `lag` is what is accepted and did
+    not land yet. Both drivers call, each from its own thread.
+    """
+
+    def accepted(self, report: AcceptReport) -> None:
+        """A batch of events is accepted."""
+
+    def pushing(self, effect: Effect) -> None:
+        """A step of the driver that pushes begins."""
 
 
 class Silent:

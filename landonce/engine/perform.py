@@ -24,8 +24,9 @@ from landonce.protocol.blocks import Kind, Plan, token
 from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.marks import Floors
 from landonce.protocol.match_ranges import Incoming
-from landonce.protocol.ranges import Range
+from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.steps import (
     Asked,
@@ -114,6 +115,12 @@ class Performer(ABC):
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         """Has the workers write blocks."""
 
+    def ahead(self, known: LedgerState, floors: Floors) -> dict[Partition, int]:
+        """Partitions of which the target holds rows at or above these offsets, and up to where. Empty where it cannot be asked.
+        `known`: how the ledger calls the topics."""
+        del known, floors
+        return {}
+
     def now(self) -> int:
         """The target's clock, in milliseconds, where there are deadlines on it."""
         return 0
@@ -150,6 +157,9 @@ class Inserting(Performer):
 
     def now(self) -> int:
         return self.target.now()
+
+    def ahead(self, known: LedgerState, floors: Floors) -> dict[Partition, int]:
+        return dict(look_by_name(self.target, known, floors).ends)
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Await):
@@ -241,6 +251,9 @@ class Transacting(Performer):
     workers: Workers
     letters: Letters
     block_rows = True
+
+    def ahead(self, known: LedgerState, floors: Floors) -> dict[Partition, int]:
+        return dict(look_by_name(self.opened, known, floors).ends)
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
         if isinstance(effect, Look):

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from landonce.engine import transform
 from landonce.engine.committing import Committing
-from landonce.engine.driver import Driver
+from landonce.engine.driver import Driver, Topics
 from landonce.engine.observe import Observer, Silent
 from landonce.engine.perform import Inserting, Performer, Pushing, Transacting, Workers
 from landonce.engine.publish import Letters
@@ -44,7 +44,7 @@ from landonce.sinks.declared import selected_from
 from landonce.sinks.deduplicating import OpenDeduplicating
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.run import Expressions, OpenSink, Run, run_of
+from landonce.sinks.run import Expressions, OpenSink, Run, SparkNeeds, run_of
 from landonce.sinks.snapshot import OpenSnapshot
 from landonce.sinks.transactional import OpenTransactional
 
@@ -67,10 +67,12 @@ def run_pipeline(
     `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`,
     and after each of them starting again is safe.
     """
+    if config.dedup is not None:
+        raise ConfigError("dedup: call `landonce.run_pipeline`, which accepts events before it lands them.")
     parts, watching = open_parts(config, sink), observer or Silent()
     waiting = Waiting(config.stall, watching.trouble, stopping or threading.Event())
-    with spark_errors(), closing(parts.ledger), _session_of(config) as session:
-        _require_topics(parts, watching)
+    with spark_errors(), closing(parts.ledger), session_of(config) as session:
+        require_topics(parts, watching)
         with driver_of(parts, session, watching, waiting, once=once) as driver:
             driver.start_late = once and _nothing_to_do(parts)
             if ready is not None:
@@ -79,7 +81,7 @@ def run_pipeline(
 
 
 @dataclass
-class _Session:
+class RunSession:
     """The Spark session of a run, opened when it is first asked for. The sink says what it needs of it."""
 
     config: Pipeline
@@ -99,18 +101,24 @@ class _Session:
             )
         return self.opened
 
+    def needs(self, needs: SparkNeeds) -> None:
+        """Before it is opened: what a sink needs of it, beside what others do."""
+        modules = dict.fromkeys((*filter(None, self.work.split(",")), "landonce.engine.task", *needs.modules))
+        self.work, self.extra = ",".join(modules), {**(self.extra or {}), **needs.conf}
+        self.expressions = self.expressions or needs.plans
+
 
 @contextmanager
-def _session_of(config: Pipeline) -> Iterator[_Session]:
+def session_of(config: Pipeline) -> Iterator[RunSession]:
     """Stopped after a run that ended well, unless it was there before."""
     borrowed = active_session() is not None
-    session = _Session(config, expressions=not config.transform.empty)
+    session = RunSession(config, expressions=not config.transform.empty)
     yield session
     if session.opened is not None and not borrowed:
         session.opened.stop()
 
 
-def _require_topics(parts: Parts, observer: Observer) -> None:
+def require_topics(parts: Parts, observer: Observer) -> None:
     """A mistyped topic or address is reported before Spark starts. A Kafka that is unreachable is waited for later, by the
     driver."""
     try:
@@ -186,23 +194,46 @@ def driver_of(
 ) -> Iterator[Driver]:
     """A driver that is ready to run: the table is fit, the dead letters have a place. Spark is not started yet, unless a table is to be made
     that expressions decide about. Whatever can be refused without Spark is refused here."""
+    with opened_sink(parts, session, observer, waiting) as opened:
+        yield driver_for(parts, opened, session, observer, once=once)
+
+
+@contextmanager
+def opened_sink(
+    parts: Parts,
+    session: Callable[[], SparkSession],
+    observer: Observer,
+    waiting: Waiting | None = None,
+) -> Iterator[OpenSink]:
+    """The sink, opened and ready."""
     patient = waiting or Waiting(parts.config.stall, observer.trouble)
     with closing(parts.sink.open(pipeline_run(parts, session, observer))) as opened:
         patient.until(opened.start)
         columns = patient.until(opened.columns_to_make)
-        if isinstance(session, _Session):
-            needs = opened.spark()
-            session.work, session.extra = ",".join(("landonce.engine.task", *needs.modules)), needs.conf
-            session.expressions = session.expressions or needs.plans
+        if isinstance(session, RunSession):
+            session.needs(opened.spark())
         dead_letters_reachable(parts.config)
         patient.until(lambda: opened.make_ready(columns))
-        workers = SparkWorkers(session, lambda _: opened.examine())
-        config = parts.config
-        folder, start = config.dead_letters.path, Start(config.source.kafka.start)
-        letters = Letters(folder, config.pipeline, parts.ledger.journal)
-        choices = Choices(start=start, once=once, letters=str(folder))
-        performer = performer_of(parts.sink, opened, workers, letters, choices)
-        yield assembled(parts, performer, workers, observer)
+        yield opened
+
+
+def driver_for(
+    parts: Parts,
+    opened: OpenSink,
+    session: Callable[[], SparkSession],
+    observer: Observer,
+    *,
+    once: bool,
+    topics: Topics | None = None,
+) -> Driver:
+    """A driver for a sink that is ready. `topics`: who says which ranges there are, if not the brokers."""
+    workers = SparkWorkers(session, lambda _: opened.examine())
+    config = parts.config
+    folder, start = config.dead_letters.path, Start(config.source.kafka.start)
+    letters = Letters(folder, config.pipeline, parts.ledger.journal)
+    choices = Choices(start=start, once=once, letters=str(folder))
+    performer = performer_of(parts.sink, opened, workers, letters, choices)
+    return assembled(parts, performer, workers, observer, topics)
 
 
 class Choices(TypedDict, total=False):
@@ -218,7 +249,8 @@ class Choices(TypedDict, total=False):
 def performer_of(sink: Sink, opened: OpenSink, workers: Workers, letters: Letters, choices: Choices) -> Performer:
     """The performer of the sink's kind. A query names the target wholly in its plans: where it is another one by now, Spark's ranges would
     be compared with that."""
-    run, fingerprint = opened.run, opened.recipe.fingerprint()
+    run, recipe = opened.run, opened.recipe
+    fingerprint = sink.identity if recipe.records.freezes else recipe.fingerprint()
     target = sink.identity if run.query is not None else ""
     if isinstance(opened, OpenDeduplicating):
         inserting = Deduplicating(target or opened.sink.table, fingerprint, **choices)
@@ -245,12 +277,14 @@ def performer_of(sink: Sink, opened: OpenSink, workers: Workers, letters: Letter
     raise TypeError(f"{opened!r} is of none of the four kinds of sinks")
 
 
-def assembled(parts: Parts, performer: Performer, workers: SparkWorkers, observer: Observer) -> Driver:
+def assembled(
+    parts: Parts, performer: Performer, workers: SparkWorkers, observer: Observer, topics: Topics | None = None
+) -> Driver:
     """The same for every kind of sink: only its performer differs."""
     return Driver(
         pipeline=parts.config.pipeline,
         topics=parts.config.source.kafka.topics,
-        broker=parts.broker,
+        broker=topics or parts.broker,
         ledger=parts.ledger,
         performer=performer,
         pace=Pace(parts.config.batch, parts.sink.deadline, parallelism=os.cpu_count() or 1),

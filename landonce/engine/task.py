@@ -20,9 +20,10 @@ from landonce import errors
 from landonce.engine.dead_letters import kept
 from landonce.engine.letters import stage_letters, stage_refusals
 from landonce.failpoints import reach
+from landonce.protocol.dedup import PushStep, next_push_step
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted
 from landonce.read.block import ReadAccount, ReadBlock, Reader
-from landonce.read.kafka.broker import require_same
+from landonce.read.kafka.records import BlockId, RecordSource
 from landonce.read.rows import chosen, decode_by
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import AnyRecipe, BlockWorker, Recipe, T, Task, failed, halted
@@ -35,7 +36,7 @@ class Reading(Protocol):
     """What the reading half needs to know of a recipe."""
 
     @property
-    def consumer(self) -> tuple[tuple[str, object], ...]: ...
+    def records(self) -> RecordSource: ...
 
     @property
     def source(self) -> Schema: ...
@@ -55,7 +56,8 @@ def work(recipe: Recipe[T], task: T) -> BlockResult:
     worker: BlockWorker = recipe.worker(task)
 
     def attempt() -> BlockResult:
-        return _written(recipe, task, worker, _read(worker.reader(), recipe, task))
+        known = recipe.records.frozen(block_id(recipe, task))
+        return _written(recipe, task, worker, known or _read(worker.reader(), recipe, task))
 
     return guarded(recipe, task, worker, attempt)
 
@@ -85,7 +87,14 @@ def write_rows(worker: BlockWorker, task: Task, rows: pa.Table) -> BlockResult:
     never showed: what it gave is what was read."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
-    block = worker.reader().sort(rows, ReadAccount(rows.num_rows, rows.nbytes), dict(task.labels))
+    block = _sorted(worker.reader(), task, rows)
+    receipt = Receipt(block.read, landed=0, filtered=block.filtered, bytes_read=block.bytes_read)
+    return worker.write(block, receipt, None)
+
+
+def _sorted(reader: Reader, task: Task, rows: pa.Table) -> ReadBlock:
+    """Rows of a query, fitted to their table."""
+    block = reader.sort(rows, ReadAccount(rows.num_rows, rows.nbytes), dict(task.labels))
     if block.rejected:
         first = block.rejected[0]
         raise errors.TargetRefused(
@@ -93,22 +102,29 @@ def write_rows(worker: BlockWorker, task: Task, rows: pa.Table) -> BlockResult:
             safe="Nothing of this block was written, and the position did not move.",
             command="change the query so that its rows fit the table, or filter such rows; then start it again",
         )
-    return worker.write(block, Receipt(block.read, landed=0, bytes_read=block.bytes_read), None)
+    return block
 
 
 def _read(reader: Reader, recipe: AnyRecipe | Reading, task: Task) -> ReadBlock:
     """Reads and decodes the block, and makes sure that it is of the topics of the plan."""
-    options = dict(recipe.consumer)
-    block = reader.read(task.block.ranges, options, dict(task.labels), recipe.most_bytes)
+    rows = recipe.records.rows(task.block.ranges, dict(task.labels))
+    if rows is not None:
+        return _sorted(reader, task, rows)
+    block = reader.read(task.block.ranges, recipe.records, dict(task.labels), recipe.most_bytes)
     reach("read.after")
-    require_same(task.topics, options)
+    recipe.records.require_same(task.topics)
     return block
 
 
 def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBlock) -> BlockResult:
     """Stages dead letters, has the sink write the rows, and returns the receipt; or what the driver must do first."""
-    if wants := worker.wants(block):
+    known = recipe.records.frozen(block_id(recipe, task))
+    if known is None and (wants := worker.wants(block)):
         return BlockResult(task.index, Fate.WAITING, wants=wants)
+    step, block = next_push_step(known, block)
+    if step is PushStep.FREEZE:
+        block = recipe.records.freeze(block_id(recipe, task), block)
+    reach("freeze.after")
     letters = stage_letters(recipe, task, block.rejected, block.messages)
     reach("stage.after")
     receipt = Receipt(
@@ -121,6 +137,10 @@ def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBloc
         bytes_read=block.bytes_read,
     )
     return worker.write(block, receipt, partial(stage_refusals, recipe, task))
+
+
+def block_id(recipe: AnyRecipe, task: Task) -> BlockId:
+    return BlockId(recipe.pipeline, task.batch, task.block.number, task.block.ranges)
 
 
 def rerun() -> bool:

@@ -12,13 +12,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from landonce.config.secrets import redact
-from landonce.engine import transform
+from landonce.engine import exchange, transform
 from landonce.engine.spark.finders import sparing
 from landonce.engine.task import work
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult
-from landonce.sinks.worker import Recipe, T
+from landonce.sinks.worker import ExchangingRecipe, Recipe, T
 
 _LAST_FAILURE = "most recent failure: "
 _OF_JAVA = ("\tat ", "\t...", "Driver stacktrace:")
@@ -78,6 +78,8 @@ class SparkWorkers:
         context.setJobGroup(self._group, f"landonce {recipe.pipeline}: batch {tasks[0].batch}, {len(tasks)} blocks")
         if recipe.transforms:
             return transform.write(session, recipe, tasks)
+        if isinstance(recipe, ExchangingRecipe):
+            return exchange.write(context, recipe, tasks)
         return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, work, recipe)).collect())
 
 

@@ -201,7 +201,7 @@ class SqliteDatabase(Database):
         return "no such table" in str(failure.orig) or not self.path.exists()
 
     def check_ours(self, inspector: Inspector) -> None:
-        if inspector.get_table_names():
+        if not all(name.startswith("landonce_") for name in inspector.get_table_names()):
             raise self._not_ours("an SQLite database of something else")
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,31 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from landonce.config import secrets
+from landonce.config.dedup import Dedup
 from landonce.config.model import Batch
-from landonce.engine.driver import Driver
+from landonce.dedup.accept import OpenAccept
+from landonce.dedup.chunks import StoredTopics
+from landonce.dedup.rows import StoredRows
+from landonce.dedup.run import PushObserver, accept_sink, compare
+from landonce.dedup.store import StorePlace
+from landonce.engine.driver import Driver, Topics
 from landonce.engine.observe import Observer
+from landonce.engine.perform import Workers
 from landonce.engine.pipeline import Choices, performer_of
 from landonce.engine.publish import NoLetters
 from landonce.engine.waiting import Waiting
+from landonce.engine.workers import SparkWorkers
 from landonce.errors import ConfigError
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.packing import Pace
 from landonce.query.rows import QueryWorkers
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES
+from landonce.read.kafka.records import NoRecords
 from landonce.sinks.contract import Sink
-from landonce.sinks.run import Run
-from landonce.sinks.section import SinkSection
+from landonce.sinks.run import OpenSink, Run
+from landonce.sinks.section import LedgerPlace, SinkSection
+from landonce.sinks.snapshot import TableLedger
 from landonce.sinks.worker import Basics
 
 QuerySink = SinkSection | Sink
@@ -49,6 +59,19 @@ class Settings:
     block_rows: int
     stall: float
     observer: Observer
+    dedup: Dedup | None = None
+
+    def store_place(self, name: str) -> StorePlace:
+        """Where the keys of events are kept: the store that is named, or the ledger's database."""
+        if self.dedup is None:
+            raise ValueError("this query has no store")
+        where: str | Path | None = self.dedup.store.place if self.dedup.store is not None else _where(self.ledger)
+        section = self.sink if isinstance(self.sink, SinkSection) else None
+        if where is None and section and section.ledger_place(named=False) is LedgerPlace.BESIDE_ROWS:
+            where = section.position_place
+        if where is None:
+            raise ConfigError("dedup.store: say where the keys of events are kept: sqlite, postgres, mysql or ydb.")
+        return StorePlace(where, self.dedup.scope or name)
 
     @property
     def place(self) -> str:
@@ -100,30 +123,87 @@ def _where(ledger: LedgerChoice) -> str | Path | None:
     return where if isinstance(where, Path) or where is None else str(where)
 
 
-def make_driver(settings: Settings, name: str, frame: DataFrame, stack: ExitStack) -> tuple[Driver, QueryWorkers]:
-    """A driver that is ready for micro-batches: the table is there and fit, and the rows fit into it."""
+@dataclass(frozen=True)
+class QueryDrivers:
+    """What delivers the micro-batches of a query. With `dedup`, one driver accepts them, and another one pushes what was accepted."""
+
+    driver: Driver
+    workers: QueryWorkers
+    push: Driver | None = None
+
+    def run(self) -> None:
+        """The micro-batch in hand. What was accepted and not pushed before a crash is pushed, too."""
+        self.driver.run()
+        if self.push is not None:
+            self.push.run()
+
+
+def make_drivers(settings: Settings, name: str, frame: DataFrame, stack: ExitStack) -> QueryDrivers:
+    """Drivers that are ready for micro-batches: the table is there and fit, and the rows fit into it."""
     sink = named_sink(settings.sink, name)
     ledger = stack.enter_context(closing(settings.open_ledger(sink, name)))
-    waiting = Waiting(settings.stall, settings.observer.trouble)
+    workers = QueryWorkers()
+    if settings.dedup is None:
+        opened = _opened(settings, sink, _run(name, ledger, frame, settings.observer), stack)
+        return QueryDrivers(_driver(settings, sink, opened, workers), workers)
+    place = settings.store_place(name)
     run = _run(name, ledger, frame, settings.observer)
+    stored = replace(run, basics={**run.basics, "records": StoredRows(place, name), "shuffled": False})
+    target = _opened(settings, sink, stored, stack)
+    push = _driver(
+        settings,
+        sink,
+        target,
+        SparkWorkers(lambda: frame.sparkSession),
+        StoredTopics(place, name),
+        PushObserver(settings.observer, place.open(), name, settings.dedup.keep_sent),
+    )
+    accepting = accept_sink(settings.dedup, place, name, target.recipe.target, of_query=True)
+    own = TableLedger(accepting.open_table(), name)
+    accepted = _opened(settings, accepting, _run(name, own, frame, settings.observer), stack)
+    if not isinstance(accepted, OpenAccept):
+        raise TypeError("the store opens itself as `OpenAccept`")
+    waiting = Waiting(settings.stall, settings.observer.trouble)
+
+    def known() -> None:
+        ranges = workers.incoming.ranges if workers.incoming is not None else ()
+        compare(place.open(), push, waiting, {each.partition: each.first for each in ranges})
+
+    accepted.taken = known
+    accepted.sent_up_to = lambda: push.state.committed() if push.state is not None else {}
+    return QueryDrivers(_driver(settings, accepting, accepted, workers), workers, push)
+
+
+def _opened(settings: Settings, sink: Sink, run: Run, stack: ExitStack) -> OpenSink:
+    waiting = Waiting(settings.stall, settings.observer.trouble)
     opened = stack.enter_context(closing(waiting.until(lambda: sink.open(run))))
     waiting.until(opened.start)
     columns = waiting.until(opened.columns_to_make)
     waiting.until(lambda: opened.make_ready(columns))
-    workers = QueryWorkers()
+    return opened
+
+
+def _driver(
+    settings: Settings,
+    sink: Sink,
+    opened: OpenSink,
+    workers: Workers,
+    topics: Topics | None = None,
+    observer: Observer | None = None,
+) -> Driver:
+    """`topics`: who says which ranges there are, where Spark does not."""
+    run = opened.run
     choices = Choices(once=True, on_rewind=settings.on_rewind, block_rows=settings.block_rows)
-    performer = performer_of(sink, opened, workers, NoLetters(), choices)
-    driver = Driver(
-        pipeline=name,
+    return Driver(
+        pipeline=run.name,
         topics=(),
-        broker=None,
-        ledger=ledger,
-        performer=performer,
-        pace=Pace(Batch(), sink.deadline, frame.sparkSession.sparkContext.defaultParallelism),
+        broker=topics,
+        ledger=run.ledger,
+        performer=performer_of(sink, opened, workers, NoLetters(), choices),
+        pace=Pace(Batch(), sink.deadline, run.session().sparkContext.defaultParallelism),
         stall=settings.stall,
-        observer=settings.observer,
+        observer=observer or settings.observer,
     )
-    return driver, workers
 
 
 def _run(name: str, ledger: Ledger, frame: DataFrame, observer: Observer) -> Run:
@@ -134,7 +214,7 @@ def _run(name: str, ledger: Ledger, frame: DataFrame, observer: Observer) -> Run
         ledger=ledger,
         basics=Basics(
             pipeline=name,
-            consumer=(),
+            records=NoRecords(),
             dead_letters=Path(),
             max_record_bytes=MAX_RECORD_BYTES,
             block_bytes=0,

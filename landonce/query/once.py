@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from pydantic import ValidationError
 from pyspark.sql import DataFrame
 
 from landonce import errors
+from landonce.config.dedup import Dedup
 from landonce.config.model import pipeline_name
 from landonce.config.secrets import redact
 from landonce.engine.driver import Driver
@@ -32,15 +35,16 @@ from landonce.protocol.match_ranges import Incoming, begun, ranges_of, starting_
 from landonce.protocol.ranges import Partition
 from landonce.query.assemble import (
     LedgerChoice,
+    QueryDrivers,
     QuerySink,
     Settings,
     check_ledger,
     check_sink,
-    make_driver,
+    make_drivers,
     named_sink,
 )
 from landonce.query.examine import examine, fingerprint, keeps_coordinates, shape_of
-from landonce.query.rows import QueryWorkers, with_coordinates
+from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.read.kafka.broker import Broker
 
@@ -64,6 +68,7 @@ def exactly_once(
     block_rows: int = 100_000,
     stall: float = 300.0,
     observer: Observer | None = None,
+    dedup: Mapping[str, Any] | None = None,
 ) -> ExactlyOnce:
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
@@ -71,6 +76,7 @@ def exactly_once(
     where the position is kept, `"sqlite:///path"` or a PostgreSQL URL; tables that commit atomically and databases keep their own. `name`: what the position is kept
     under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many
     offsets of a partition are written as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
+    `dedup`: as in a pipeline file, `{"key": ["id"], "ttl": "60d"}`: of rows with the same key, the first one lands.
     """
     if name is not None:
         _sound(name)
@@ -80,7 +86,26 @@ def exactly_once(
     if on_rewind not in ("drop", "error"):
         raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
     check_ledger(sink, ledger)
-    return ExactlyOnce(Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged()), name)
+    settings = Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged(), _dedup(dedup))
+    if settings.dedup is not None:
+        settings.store_place("query")
+    return ExactlyOnce(settings, name)
+
+
+def _dedup(given: Mapping[str, Any] | None) -> Dedup | None:
+    if given is None:
+        return None
+    try:
+        made = Dedup.model_validate(dict(given)).beside(Path.cwd())
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, ("dedup", *found["loc"])))
+        raise errors.ConfigError(redact(f"{where}: {found['msg'].removeprefix('Value error, ')}.")) from None
+    if any(part.field is None for key in (made.key, *(made.rules or {}).values()) for part in key or ()):
+        raise errors.ConfigError(
+            "dedup: the rows of a query have no Kafka key and no headers; select them as columns, and name those."
+        )
+    return made
 
 
 @dataclass
@@ -94,8 +119,7 @@ class _Run:
     """What the query does with a record."""
     yields: str
     """The schema of its rows."""
-    driver: Driver
-    workers: QueryWorkers
+    drivers: QueryDrivers
     sink: str
     """What the sink says of itself in every fingerprint."""
     committed: dict[Partition, int]
@@ -103,6 +127,10 @@ class _Run:
     opened: ExitStack
     batch_shape: list[Any] | None = None
     """What was done with the rows of the last micro-batch before it came here."""
+
+    @property
+    def driver(self) -> Driver:
+        return self.drivers.driver
 
     def incoming(self, batch: int) -> Incoming:
         """What this micro-batch brings. Brokers are asked every time: a topic may be deleted and created while the query runs."""
@@ -217,9 +245,10 @@ class ExactlyOnce:
         performer = run.driver.performer
         performer.settings = replace(performer.settings, fingerprint=fingerprint([run.shape, shape], rows, run.sink))
         several = performer.reads_again(incoming.ranges)
-        run.workers.incoming, run.workers.frame = incoming, rows.persist() if several else rows
+        workers = run.drivers.workers
+        workers.incoming, workers.frame = incoming, rows.persist() if several else rows
         try:
-            run.driver.run()
+            run.drivers.run()
         finally:
             if several:
                 rows.unpersist()
@@ -243,11 +272,11 @@ class ExactlyOnce:
                 admins = tuple(Admin(query.jvm, source.client) for source in sources)
                 for admin in admins:
                     opened.callback(admin.close)
-                driver, workers = make_driver(self._settings, name, rows, opened)
-                sink = driver.performer.settings.fingerprint
+                drivers = make_drivers(self._settings, name, rows, opened)
+                sink = drivers.driver.performer.settings.fingerprint
                 shape = [shape_of(query.plan), [source.client.get("isolation.level") for source in sources]]
                 all_ = opened.pop_all()
-                self._run = _Run(query, sources, admins, shape, yields, driver, workers, sink, _committed(driver), all_)
+                self._run = _Run(query, sources, admins, shape, yields, drivers, sink, _committed(drivers.driver), all_)
         return self._run
 
     def _leave(self, why: Callable[[], errors.LandonceError]) -> None:

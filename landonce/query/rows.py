@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from landonce.engine import exchange
 from landonce.engine.spark.finders import forget_zips
 from landonce.engine.task import write_rows
 from landonce.protocol import query_refusals as refusals
@@ -29,7 +30,7 @@ from landonce.protocol.ranges import Partition, Range, label_of
 from landonce.protocol.receipt import BlockResult
 from landonce.query.examine import coordinates_of
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.worker import Recipe, T, failed
+from landonce.sinks.worker import ExchangingRecipe, Recipe, T, failed
 
 BLOCK, MARK = "__landonce_block", "__landonce_mark"
 
@@ -56,7 +57,10 @@ class QueryWorkers:
     def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
         if self.incoming is None or self.frame is None:
             raise ValueError("there is no micro-batch in hand")
-        return write(self.frame, self.incoming.ranges, recipe, tasks)
+        results = write(self.frame, self.incoming.ranges, recipe, tasks)
+        if isinstance(recipe, ExchangingRecipe):
+            return exchange.join(self.frame.sparkSession.sparkContext, recipe, tasks, results)
+        return results
 
 
 def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import methodcaller
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Message
 
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of, topics_of
 from landonce.read.formats import Decoded, Indexes
-from landonce.read.kafka.records import Records, read
+from landonce.read.kafka.records import Record, Records, RecordSource
 from landonce.read.route import Routing, Rule, route_values, routes
 from landonce.read.rows import (
     COORDINATES,
@@ -31,10 +30,10 @@ from landonce.read.rows import (
     as_is,
     from_floors,
     highest_offsets,
-    in_order,
     with_coordinates,
 )
 
+_timestamp = methodcaller("timestamp")
 _SAMPLE = 1_000
 _SPARE = 8
 """A worker accepts this many times the size that a block should have."""
@@ -66,12 +65,12 @@ class ReadBlock:
 
     tables: dict[str, list[pa.Table]] = field(default_factory=dict)
     in_order: bool = True
-    """Whether the rows of each table came in (topic, partition, offset) order. With several partitions they do not."""
+    """Whether the rows of each table came in (topic, partition, offset) order. With several partitions only those of each part do."""
     read: int = 0
     filtered: int = 0
     bytes_read: int = 0
     rejected: list[Rejected] = field(default_factory=list)
-    messages: dict[tuple[Partition, int], Message] = field(default_factory=dict)
+    messages: dict[tuple[Partition, int], Record] = field(default_factory=dict)
     """The rejected records themselves, if they were read here."""
     latest: dict[Partition, int] = field(default_factory=dict)
     """The latest timestamp in each partition, in milliseconds, if `Reader.marks`."""
@@ -96,8 +95,7 @@ class ReadBlock:
         parts = self.tables.get(table)
         if not parts:
             return NO_ROWS
-        rows = pa.concat_tables(parts)
-        return rows if self.in_order else in_order(rows)
+        return pa.concat_tables(parts if self.in_order else sorted(parts, key=_place))
 
     def keep(self, table: str, rows: pa.Table, tops: Mapping[Partition, int]) -> None:
         """Adds rows of a table, and the highest offset of each partition in them."""
@@ -153,11 +151,11 @@ class Reader:
         return Reader(Routing(None, (Rule(table),)), {table: decode}, {table: fit}, payloads=payloads, marks=marks)
 
     def read(
-        self, ranges: tuple[Range, ...], options: Mapping[str, Any], labels: Mapping[str, str], most_bytes: int
+        self, ranges: tuple[Range, ...], source: RecordSource, labels: Mapping[str, str], most_bytes: int
     ) -> ReadBlock:
         """Reads and decodes a block, chunk by chunk."""
         block = ReadBlock(in_order=len(ranges) == 1)
-        for records in read(ranges, options):
+        for records in source.read(ranges):
             if block.bytes_read > most_bytes:
                 raise too_large(ranges, block.read, block.bytes_read, most_bytes)
             self.add(records, label_of(labels, records.partition), block)
@@ -169,7 +167,7 @@ class Reader:
         block.read += count
         block.bytes_read += records.values.nbytes
         if self.marks:
-            newest = max(map(Message.timestamp, records.messages))[1]
+            newest = max(map(_timestamp, records.messages))[1]
             block.latest[records.partition] = max(newest, block.latest.get(records.partition, newest))
         routed, bad, elsewhere = self._route(records, block)
         decoded = {table: self._decode(table, records, indexes, block) for table, indexes in routed.items()}
@@ -282,7 +280,8 @@ class Reader:
             bad.update({int(indexes[at]): reason for at, reason in fitted[table].rejects})
         block.rejected = [*account.rejected, *(rejected_row(labels, rows, at, why) for at, why in sorted(bad.items()))]
         places = {table: found[table][each.kept] for table, each in fitted.items()}
-        block.tally(rows.num_rows, list(places.values()), elsewhere, bad)
+        filtered = [found[table][each.filtered] for table, each in fitted.items()]
+        block.tally(rows.num_rows, list(places.values()), elsewhere, bad, filtered)
         for table, each in fitted.items():
             good = each.table.filter(pa.array(~np.isin(places[table], list(bad)))) if bad else each.table
             kept = from_floors(good, self.floors.get(table, {}), labels)
@@ -314,6 +313,11 @@ def rejected_row(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str
     return Rejected(Partition(topics.get(label, label), number), offset, reason)
 
 
+def _place(part: pa.Table) -> tuple[str, int, int]:
+    """Of rows of one partition, in order: where they begin."""
+    return tuple(part.column(name)[0].as_py() for name in COORDINATES)
+
+
 def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:
     """The error of a worker before a block fills its memory. It assumes that the rest is twice as large as what was read."""
     each = bytes_read / max(read_so_far, 1)
@@ -332,15 +336,15 @@ def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most
 
 
 def find(
-    wanted: Iterable[Rejected], ranges: tuple[Range, ...], options: Mapping[str, Any]
-) -> dict[tuple[Partition, int], Message]:
+    wanted: Iterable[Rejected], ranges: tuple[Range, ...], source: RecordSource
+) -> dict[tuple[Partition, int], Record]:
     """Reads a block again to find the records of these rejects. Rare: only if Spark or a cast rejected rows."""
     wanted_keys = {(each.partition, each.offset) for each in wanted}
-    found: dict[tuple[Partition, int], Message] = {}
+    found: dict[tuple[Partition, int], Record] = {}
     if wanted_keys:
-        for records in read(ranges, options):
+        for records in source.read(ranges):
             for message in records.messages:
-                key = (records.partition, message.offset())
+                key = (records.partition, message.offset() or 0)
                 if key in wanted_keys:
                     found[key] = message
     return found

@@ -7,23 +7,25 @@ not, only this row is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import methodcaller
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Message
 
 from landonce.protocol.ranges import Partition, label_of
 from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.formats import Decoded, Reject
 from landonce.read.formats.json.columns import fit
 from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.kafka.records import Record
 from landonce.read.schema.fields import Schema
 
-Decode = Callable[[pa.BinaryArray, list[Message]], Decoded]
+Decode = Callable[[pa.BinaryArray, Sequence[Record]], Decoded]
 """Decodes records for one table."""
+_key = methodcaller("key")
 
 
 @lru_cache(maxsize=512)
@@ -35,7 +37,7 @@ def decoder_of(
         decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
         return lambda values, _: decoder.decode(values)
     of_changes = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
-    return lambda values, messages: of_changes.decode(values, pa.array(list(map(Message.key, messages)), pa.binary()))
+    return lambda values, messages: of_changes.decode(values, pa.array(list(map(_key, messages)), pa.binary()))
 
 
 def decode_by(
@@ -63,16 +65,6 @@ def with_coordinates(rows: pa.Table, partition: Partition, offsets: pa.Int64Arra
     topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([label], pa.string()))
     number = pa.array(np.full(count, partition.number, np.int32))
     return pa.Table.from_arrays([topic, number, offsets, *rows.columns], schema=pa.schema([*_SCHEMA, *rows.schema]))
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """Sorted by topic, partition and offset."""
-    rows = rows.unify_dictionaries().combine_chunks()
-    keyed = pa.table(
-        {"t": rows.column("_topic").cast(pa.string()), "p": rows.column("_partition"), "o": rows.column("_offset")}
-    )
-    order = pc.sort_indices(keyed, sort_keys=[("t", "ascending"), ("p", "ascending"), ("o", "ascending")])
-    return rows.take(order)
 
 
 def records_of(rows: pa.Table) -> int:

@@ -53,6 +53,10 @@ class RowRecipe(Protocol):
     def transforms(self) -> bool:
         """Whether there are expressions."""
 
+    @property
+    def describes_records(self) -> bool:
+        """Whether a record lands if and only if it can be decoded to `source`."""
+
 
 class HeldTables(ABC):
     """The tables of a pipeline, opened for one audit."""

@@ -8,6 +8,7 @@ from typing import Any
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.source import SourceView
 from landonce.read.kafka.broker import Broker, consumer_options
+from landonce.read.kafka.records import KafkaRecords, RecordSource
 from landonce.sinks.contract import Sink
 from landonce.sinks.pipeline_file import Pipeline
 
@@ -20,10 +21,17 @@ class Parts:
     broker: Broker
     ledger: Ledger
     sink: Sink
+    stored: RecordSource | None = None
+    """Where workers read, if not from Kafka."""
 
     def source(self) -> SourceView:
         """The topics as they are now."""
         return self.broker.survey(self.config.source.kafka.topics)
+
+    @property
+    def records(self) -> RecordSource:
+        """Where workers read."""
+        return self.stored or KafkaRecords(tuple(sorted(self.consumer.items())))
 
     @property
     def consumer(self) -> dict[str, Any]:

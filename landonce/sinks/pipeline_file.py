@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from landonce.config.dedup import Dedup, DedupStore
 from landonce.config.load import keys_of, read, validated
 from landonce.config.model import Batch, DeadLetters, Duration, Ledger, Part, Source, Spark, Transform, pipeline_name
 from landonce.sinks import registry
@@ -24,6 +25,8 @@ class Pipeline(Part):
     ledger: Ledger | None = None
     """Without a word: the table itself if it is one Iceberg table, the target if it is an SQL database, else the SQLite file
     `landonce.ledger`."""
+    dedup: Dedup | None = None
+    """Events are unique by a key. Without it, each record lands once, whatever it holds."""
     batch: Batch = Batch()
     dead_letters: DeadLetters = DeadLetters(path=Path("dead"))
     stall: Duration = Field(default=300.0, gt=0)
@@ -33,7 +36,18 @@ class Pipeline(Part):
     @model_validator(mode="after")
     def _sound(self) -> Pipeline:
         self.sink.refuse(self.transform, self.ledger)
+        if self.dedup is not None and self.dedup.store is None and self.ledger is not None and self.ledger.plugin:
+            raise ValueError("dedup.store: is missing, and the ledger of a plug-in cannot hold it")
         return self
+
+    @property
+    def store_place(self) -> Path | str:
+        """The database of `dedup`: the one that is named; else the ledger's, if it has one; else a file."""
+        if self.dedup is not None and self.dedup.store is not None:
+            return self.dedup.store.place
+        if self.ledger_place is LedgerPlace.OUTSIDE:
+            return self.outside_ledger.place
+        return self.sink.position_place
 
     @property
     def ledger_place(self) -> LedgerPlace:
@@ -57,7 +71,12 @@ class Pipeline(Part):
         if ledger is not None and ledger.plugin is not None:
             ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
         dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
-        return self.model_copy(update={"ledger": ledger, "dead_letters": dead, "sink": self.sink.beside(folder)})
+        changed: dict[str, Any] = {"ledger": ledger, "dead_letters": dead, "sink": self.sink.beside(folder)}
+        if self.dedup is not None:
+            in_file = self.ledger_place is LedgerPlace.IN_COMMIT and self.dedup.store is None
+            store = DedupStore(sqlite=Path("landonce.dedup")) if in_file else self.dedup.store
+            changed["dedup"] = self.dedup.model_copy(update={"store": store}).beside(folder)
+        return self.model_copy(update=changed)
 
 
 def load(path: Path) -> Pipeline:

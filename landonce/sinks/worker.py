@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.formats.json import decode
+from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
 
@@ -36,7 +37,7 @@ class Basics(TypedDict):
     """What a recipe says whatever the sink: the fields of `Recipe`."""
 
     pipeline: str
-    consumer: tuple[tuple[str, object], ...]
+    records: RecordSource
     dead_letters: Path
     max_record_bytes: int
     block_bytes: int
@@ -50,8 +51,7 @@ class Recipe(ABC, Generic[T_contra]):
     """What every recipe says: who reads, how much at most, which expressions follow, and where dead letters go."""
 
     pipeline: str
-    consumer: tuple[tuple[str, object], ...] = field(default=(), repr=False)
-    """Empty where rows come from a query, and not from Kafka."""
+    records: RecordSource = field(default_factory=NoRecords)
     dead_letters: Path = Path()
     max_record_bytes: int = decode.MAX_RECORD_BYTES
     block_bytes: int = 0
@@ -86,6 +86,11 @@ class Recipe(ABC, Generic[T_contra]):
         """Whether the sink keeps the latest timestamp and the highest offset of each partition beside the rows."""
         return False
 
+    @property
+    def describes_records(self) -> bool:
+        """Whether a record lands if and only if it can be decoded to `source`: there is one table, and it does not evolve."""
+        return True
+
     @abstractmethod
     def worker(self, task: T_contra) -> BlockWorker:
         """What the sink does with the block of this task."""
@@ -108,6 +113,28 @@ class Recipe(ABC, Generic[T_contra]):
 
 AnyRecipe: TypeAlias = Recipe[Never]
 """A recipe of any kind of sink, where no task is given to it."""
+
+Parts = list[tuple[int, object]]
+"""What a block gives to others, by shard. Picklable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangingRecipe(Recipe[T_contra], Generic[T_contra]):
+    """Of a sink whose blocks depend on each other: after all blocks of a write are read, parts of them are brought together by shard."""
+
+    shards: int
+
+    @abstractmethod
+    def split(self, result: BlockResult) -> tuple[BlockResult, Parts]:
+        """What a block's worker wrote, and what it gives to the shards."""
+
+    @abstractmethod
+    def join(self, parts: Mapping[int, list[object]]) -> object:
+        """On a worker: all parts of some shards."""
+
+    @abstractmethod
+    def whole(self, results: Sequence[BlockResult], joined: Sequence[object]) -> tuple[BlockResult, ...]:
+        """On the driver: the results of the blocks, once all shards are joined."""
 
 
 @dataclass(frozen=True, kw_only=True)

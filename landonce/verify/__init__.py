@@ -9,7 +9,8 @@ A plain consumer reads the topic again. It shares no code with `landonce.read.ka
 library. The pipeline's own decoding, `where` and routing say what a record should have become, because they define it.
 Only the bounds of the audit come from the ledger. The topic is read in windows, so memory does not grow with its size.
 What the tables hold is asked of the sink (`Sink.held`, the port is `landonce.sinks.audit`); if records change rows,
-every key is kept in memory (`keys`). Nothing is written.
+every key is kept in memory (`keys`). With `dedup`, an id of each record is kept, and of the records of one event exactly one must have landed
+(`events`). Nothing is written.
 """
 
 from landonce.verify.audit import Auditor

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from landonce.dedup.rule import PUSHED, accepted_schema, key_rule
+from landonce.dedup.store import StorePlace
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView
-from landonce.sinks.audit import HeldKeys, HeldTables
+from landonce.sinks.audit import HeldKeys, HeldTables, Offsets
 from landonce.sinks.parts import Parts
+from landonce.sinks.pipeline_file import Pipeline
+from landonce.verify.events import ABSENT, EventAudit, Halves, Keyed, KeyReader, Remembered, states
 from landonce.verify.expect import Decoded, Expectation, Transformed
-from landonce.verify.judge import Bounds, Fates, Place, bounds, judge_letters, notes
-from landonce.verify.report import PartitionReport, Report
+from landonce.verify.judge import Bounds, Fates, Fault, Place, bounds, judge_letters, notes
+from landonce.verify.report import EventsReport, PartitionReport, Report
 from landonce.verify.table import KeyedAudit, RowsAudit, Stretch, TableAudit, cut
-from landonce.verify.topic import Letters, PlainReader, Window
+from landonce.verify.topic import Letters, PlainReader, Window, late_letters
 from landonce.verify.values import ValueAudit
 
 Progress = Callable[[int], None]
@@ -38,7 +45,14 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
         if tables.recipe.transforms:
             session = stack.enter_context(session_if_needed(lambda: open_session(config.pipeline, config.spark)))
             expectation = Transformed(tables, session())
-        reader = PlainReader(kafka.bootstrap_servers, kafka.options, keys=parts.sink.changes_rows)
+        events = event_audit(parts, tables) if config.dedup is not None else None
+        rule = events.keys.rule if events is not None else None
+        reader = PlainReader(
+            kafka.bootstrap_servers,
+            kafka.options,
+            keys=parts.sink.changes_rows or (rule is not None and rule.needs_kafka_key),
+            headers=rule.headers if rule is not None else (),
+        )
         stack.callback(reader.close)
         labels = {(state.labelled(each) if state is not None else each).topic for each, _ in view.extents}
         retention = Retention(kafka.bootstrap_servers, kafka.options)
@@ -51,11 +65,36 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             expectation=expectation,
             tables=tables,
             values=values,
-            letters=Letters(config.dead_letters.path, config.pipeline, labels),
+            letters=Letters(_letter_folders(config), config.pipeline, labels),
+            events=events,
+            late=late_letters(config.dead_letters.path, config.pipeline, labels, events.forgotten_before)
+            if events
+            else {},
             to_end=to_end,
             from_start=kafka.start == "earliest",
             compacted=frozenset(topic for topic in kafka.topics if retention.compacted(topic)),
         )
+
+
+def _letter_folders(config: Pipeline) -> tuple[Path, ...]:
+    """Events that were accepted and could not land have a folder of their own."""
+    folder = config.dead_letters.path
+    return (folder, folder / PUSHED) if config.dedup is not None else (folder,)
+
+
+def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
+    """The audit of the events of a pipeline with `dedup`."""
+    config, dedup = parts.config, parts.config.dedup
+    if dedup is None:
+        raise ValueError("the pipeline has no `dedup`")
+    source = accepted_schema(tables.recipe, dedup)
+    shared: tuple[str, ...] = ()
+    if dedup.scope not in (None, config.pipeline):
+        store = StorePlace(config.store_place, dedup.scope or "").open()
+        with closing(store):
+            shared = tuple(each for each in store.pipelines() if each != config.pipeline) if store.look() else ()
+    window = Remembered(int(dedup.ttl) * 1000, dedup.late, int(time.time() * 1000))
+    return EventAudit(KeyReader(key_rule(dedup, source), source, tables.recipe.max_record_bytes), window, shared)
 
 
 @dataclass(frozen=True)
@@ -75,6 +114,10 @@ class Auditor:
     letters: Letters
     to_end: bool
     from_start: bool
+    events: EventAudit | None
+    """With `dedup`."""
+    late: Mapping[Partition, Offsets]
+    """With `dedup`: the records that came too late."""
     compacted: frozenset[str]
     """Topics in which a record may be gone although its row is correct."""
 
@@ -93,8 +136,9 @@ class Auditor:
         for table in tables:
             for each in found:
                 table.close(each, compacted=each.partition.topic in self.compacted)
+        events = self._events(self.events, found, topics, tables) if self.events is not None else None
         reports = tuple(table.report(found, lambda name: self._later(name, found)) for table in tables)
-        return Report(self.pipeline, topics, reports, notes(self.state, self.view, to_end=self.to_end))
+        return Report(self.pipeline, topics, reports, notes(self.state, self.view, to_end=self.to_end), events)
 
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
         report = PartitionReport.of(bound)
@@ -103,11 +147,82 @@ class Auditor:
         compacted = bound.partition.topic in self.compacted
         for window in self.reader.windows(bound.partition, bound.start, bound.end):
             fates = self._fates(bound, window)
+            keyed = self._keyed(bound, window)
+            if keyed is not None:
+                fates = fates.without(keyed.offsets[~keyed.known])
             for first, end in cut(window.first, window.end):
                 parts = fates.between(first, end), letters.between(first, end)
-                _judge(Stretch(bound, first, end, *parts, compacted), tables, report)
+                here = keyed.between(first, end) if keyed is not None else None
+                self._judge(Stretch(bound, first, end, *parts, compacted), tables, report, here)
             progress(window.end - window.first)
         return report
+
+    def _judge(self, stretch: Stretch, tables: _Tables, report: PartitionReport, keyed: Keyed | None) -> None:
+        """Judges the tables first: the dead letters are judged against what any table holds."""
+        concerned = list(tables.concerned(stretch))
+        copies = 0
+        if self.events is not None and keyed is not None:
+            held = [table.held(stretch.bound, stretch.first, stretch.end) for table in concerned]
+            anywhere = np.concatenate([np.empty(0, np.int64), *held])
+            known = states(stretch.fates, keyed.known, anywhere, stretch.letters.offsets)
+            self.events.add(stretch.bound, keyed, known)
+            copies = int(np.count_nonzero(known == ABSENT))
+            stretch = replace(stretch, fates=stretch.fates.left_out(known == ABSENT))
+        held = [table.judge(stretch) for table in concerned]
+        anywhere = np.concatenate([np.empty(0, np.int64), *held])
+        judged = judge_letters(stretch.fates, anywhere, stretch.letters, compacted=stretch.compacted)
+        report.read += len(stretch.fates.offsets)
+        report.filtered += int(np.count_nonzero(~(stretch.fates.landing | stretch.fates.dead))) - copies
+        report.copies += copies
+        report.dead_lettered += judged.right
+        report.add(judged)
+
+    def _keyed(self, bound: Bounds, window: Window) -> Keyed | None:
+        if self.events is None:
+            return None
+        return self.events.keys.of(window, bound.label, self.late.get(bound.label, np.empty(0, np.int64)))
+
+    def _events(
+        self, audit: EventAudit, found: Sequence[Bounds], topics: Sequence[PartitionReport], tables: _Tables
+    ) -> EventsReport:
+        """Judges events, once all records were read. What is wrong is noted in the reports of the partitions."""
+        judged = audit.judge(lambda: self._above(found), lambda: self._below(audit.keys, found, tables))
+        for bound, report in zip(found, topics, strict=True):
+            missing, twice = (judged.of(bound, fault) for fault in (Fault.MISSING, Fault.TWICE))
+            report.copies -= len(missing)
+            report.note(Fault.MISSING, Place.TARGET, missing)
+            report.note(Fault.TWICE, Place.TARGET, twice)
+        judged.report.faults = judged.samples(self._key_of)
+        return judged.report
+
+    def _above(self, found: Iterable[Bounds]) -> Iterator[Keyed]:
+        """The records above the judged range. Asks the topic again: the pipeline may have continued."""
+        ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
+        for bound in found:
+            for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end)):
+                keyed = self._keyed(bound, window)
+                if keyed is not None:
+                    yield keyed
+
+    def _below(
+        self, keys: KeyReader, found: Iterable[Bounds], tables: _Tables
+    ) -> Iterator[tuple[Halves, Halves] | None]:
+        """The ids of the rows whose records the topic no longer holds."""
+        for bound in found:
+            for table in tables.rows():
+                compacted = bound.partition.topic in self.compacted
+                end = bound.end if compacted else bound.start
+                lowest = table.table.lowest(bound.label, 0, end)
+                if lowest is None:
+                    continue
+                ids = keys.held(self.tables, table.table)
+                yield from ids.read(bound.label, lowest, end) if ids is not None else (None,)
+
+    def _key_of(self, bound: Bounds, offset: int) -> str:
+        for window in self.reader.windows(bound.partition, offset, offset + 1):
+            if self.events is not None and len(window.offsets):
+                return self.events.keys.text(window)
+        return "?"
 
     def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
         """The changes of records beyond the judged range. Asks the topic again: the pipeline may have continued."""
@@ -142,6 +257,9 @@ class _Tables:
     def __iter__(self) -> Iterator[TableAudit]:
         return iter(self._opened.values())
 
+    def rows(self) -> Iterator[RowsAudit]:
+        return (table for table in self if isinstance(table, RowsAudit))
+
     def concerned(self, stretch: Stretch) -> Iterator[TableAudit]:
         """Every table that a record names, or that holds anything here."""
         for name in stretch.fates.lands:
@@ -160,14 +278,3 @@ def _begun(bound: Bounds, tables: Iterable[TableAudit]) -> Bounds:
     lowest = [table.lowest(bound) for table in tables]
     start = min((each for each in lowest if each is not None), default=bound.end)
     return replace(bound, start=min(start, bound.end))
-
-
-def _judge(stretch: Stretch, tables: _Tables, report: PartitionReport) -> None:
-    """Judges the tables first: the dead letters are judged against what any table holds."""
-    held = [table.judge(stretch) for table in tables.concerned(stretch)]
-    anywhere = np.concatenate([np.empty(0, np.int64), *held])
-    judged = judge_letters(stretch.fates, anywhere, stretch.letters, compacted=stretch.compacted)
-    report.read += len(stretch.fates.offsets)
-    report.filtered += int(np.count_nonzero(~(stretch.fates.landing | stretch.fates.dead)))
-    report.dead_lettered += judged.right
-    report.add(judged)

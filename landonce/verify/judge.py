@@ -120,6 +120,8 @@ class Fault(str, Enum):
     UNEXPECTED = "unexpected"
     STALE = "stale"
     """If records change rows: a row is there, but not of the last change."""
+    TWICE = "twice"
+    """With `dedup`: an event is there from another record already."""
     CHANGED = "changed"
     """A row is there, and one of its values differs from its record. Only found if values are compared."""
 
@@ -181,12 +183,19 @@ class Fates:
     def without(self, refused: Offsets) -> Fates:
         """The same, but these records are dead: the target refused them, which nothing else could predict."""
         gone = np.isin(self.offsets, refused)
+        return self._but(gone, self.dead | gone)
+
+    def left_out(self, gone: Mask) -> Fates:
+        """The same, but these records neither land nor are dead."""
+        return self._but(gone, self.dead & ~gone)
+
+    def _but(self, gone: Mask, dead: Mask) -> Fates:
         if not gone.any():
             return self
         left = {table: ~gone[indexes] for table, indexes in self.lands.items()}
         return Fates(
             self.offsets,
-            self.dead | gone,
+            dead,
             {table: self.lands[table][kept] for table, kept in left.items()},
             {table: rows.filter(pa.array(left[table])) for table, rows in self.changes.items()},
             {table: rows.filter(pa.array(left[table])) for table, rows in self.rows.items()},

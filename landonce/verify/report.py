@@ -88,6 +88,8 @@ class PartitionReport:
     landed: int = 0
     dead_lettered: int = 0
     filtered: int = 0
+    copies: int = 0
+    """With `dedup`: records whose events landed from other records."""
     in_flight: int = 0
     """Rows at or above `end`: reported, and not judged."""
     before: int = 0
@@ -258,6 +260,76 @@ class KeyFault:
 
 
 @dataclass(frozen=True)
+class EventFault:
+    """A record whose event is missing, or is there from another record already."""
+
+    fault: Fault
+    partition: Partition
+    offset: int
+    key: str
+    other: Partition | None = None
+    """Where the event landed from already."""
+    other_offset: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        first = None if self.other is None else [self.other.topic, self.other.number, self.other_offset]
+        return {
+            "fault": self.fault.value,
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "offset": self.offset,
+            "key": self.key,
+            "landed_from": first,
+        }
+
+
+@dataclass
+class EventsReport:
+    """With `dedup`: what was found of events. A record is landed, a dead letter, filtered, a copy, or missing."""
+
+    records: int = 0
+    """Records that have a key."""
+    events: int = 0
+    landed: int = 0
+    dead_lettered: int = 0
+    """Events that could not land."""
+    filtered: int = 0
+    copies: int = 0
+    missing: int = 0
+    twice: int = 0
+    again: int = 0
+    """Events that landed once more, farther apart than the window."""
+    below: int = 0
+    """Events that landed from records that the topic no longer holds."""
+    unjudged: Counter[str] = field(default_factory=Counter)
+    """Events of which no record landed, by the reason why they are not called missing."""
+    below_unknown: bool = False
+    """There are rows whose records the topic no longer holds, and whose keys are unknown."""
+    window: str = ""
+    faults: tuple[EventFault, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        counts = (
+            "records",
+            "events",
+            "landed",
+            "dead_lettered",
+            "filtered",
+            "copies",
+            "missing",
+            "twice",
+            "again",
+            "below",
+        )
+        return {
+            **{name: getattr(self, name) for name in counts},
+            "not_judged": {name: count for name, count in sorted(self.unjudged.items()) if count},
+            "window": self.window,
+            "samples": [each.to_dict() for each in self.faults],
+        }
+
+
+@dataclass(frozen=True)
 class TableReport:
     """One table: what it holds, and what it should hold."""
 
@@ -320,6 +392,8 @@ class Report:
     """The records that were read, and the dead letters."""
     tables: tuple[TableReport, ...]
     notes: tuple[str, ...] = ()
+    events: EventsReport | None = None
+    """With `dedup`."""
 
     @property
     def exact(self) -> bool:
@@ -327,8 +401,12 @@ class Report:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """The tables of this report."""
-        return _faults(self.tables)
+        """Those that this report has columns for."""
+        return (*_faults(self.tables), *((Fault.TWICE,) if self.events is not None else ()))
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        return (*_OF_TOPICS, *(("copies",) if self.events is not None else ()))
 
     @property
     def partitions(self) -> tuple[PartitionReport, ...]:
@@ -351,10 +429,11 @@ class Report:
             "pipeline": self.pipeline,
             "exact": self.exact,
             "totals": {
-                **{name: self.total(name) for name in _OF_TOPICS},
+                **{name: self.total(name) for name in self.counts},
                 **{fault.value: self.count(fault) for fault in self.faults},
             },
-            "partitions": [each.to_dict(_OF_TOPICS, self.faults) for each in self.partitions],
+            "partitions": [each.to_dict(self.counts, self.faults) for each in self.partitions],
+            **({"events": self.events.to_dict()} if self.events is not None else {}),
             "strays": [each.to_dict() for table in self.tables for each in table.strays],
             "tables": [each.to_dict() for each in self.tables],
             "notes": [*self.notes, *(note for each in self.tables for note in each.notes)],

@@ -50,6 +50,11 @@ class TableAudit(ABC):
     def concerned(self, bound: Bounds, first: int, end: int) -> bool:
         """Whether a stretch must be judged even if no record of it should land here."""
 
+    def held(self, bound: Bounds, first: int, end: int) -> Offsets:
+        """The offsets that the table holds. With `dedup`, they say which record of an event landed."""
+        del bound, first, end
+        raise NotImplementedError("rows that records change are not deduplicated")
+
     @abstractmethod
     def judge(self, stretch: Stretch) -> Offsets:
         """Judges a stretch, and returns the offsets of it that the table holds."""
@@ -76,6 +81,21 @@ class RowsAudit(TableAudit):
         self._values = values
         self._reports: dict[Partition, PartitionReport] = {}
         self._judged: dict[Partition, int] = {}
+        self._counted: tuple[tuple[Partition, int, int], Counted] | None = None
+
+    @property
+    def table(self) -> Held:
+        return self._held
+
+    def held(self, bound: Bounds, first: int, end: int) -> Offsets:
+        return self._count(bound, first, end).offsets
+
+    def _count(self, bound: Bounds, first: int, end: int) -> Counted:
+        """The last answer is kept: it may be asked for twice."""
+        asked = (bound.label, first, end)
+        if self._counted is None or self._counted[0] != asked:
+            self._counted = asked, self._held.counted(*asked)
+        return self._counted[1]
 
     def lowest(self, bound: Bounds) -> int | None:
         return self._held.lowest(bound.label, bound.start)
@@ -129,7 +149,7 @@ class RowsAudit(TableAudit):
         self, bound: Bounds, first: int, end: int, expected: Expected, letters: Counted, compacted: bool
     ) -> Offsets:
         report = self._report(bound)
-        held = self._held.counted(bound.label, first, end)
+        held = self._count(bound, first, end)
         judged = judge_rows(expected, held, letters, compacted=compacted)
         report.expected += int(np.count_nonzero(expected.lands))
         report.landed += judged.right

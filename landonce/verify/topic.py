@@ -10,7 +10,7 @@ import time
 import uuid
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from landonce.dedup.rule import LATE
 from landonce.engine.dead_letters import committed, refused
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition
@@ -41,13 +42,19 @@ class Window:
     values: pa.BinaryArray
     keys: list[bytes | None] = field(default_factory=list)
     """The records' keys, if requested."""
+    timestamps: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
+    """Milliseconds."""
+    headers: Mapping[str, list[bytes | None]] = field(default_factory=dict)
+    """The values of the headers that were requested, by their names."""
 
 
 class PlainReader:
     """One consumer for one audit."""
 
-    def __init__(self, bootstrap_servers: str, options: Mapping[str, Any], *, keys: bool = False) -> None:
-        self._keys = keys
+    def __init__(
+        self, bootstrap_servers: str, options: Mapping[str, Any], *, keys: bool = False, headers: Collection[str] = ()
+    ) -> None:
+        self._keys, self._headers = keys, tuple(headers)
         self._consumer = Consumer(
             {
                 "queued.max.messages.kbytes": 64 * 2**10,
@@ -99,9 +106,12 @@ class PlainReader:
                 wanted = int(np.searchsorted(offsets, end))
                 done = done or (len(offsets) > 0 and int(offsets[-1]) >= end - 1)
                 if wanted:
-                    values = pa.array([each.value() for each in records[:wanted]], pa.binary())
-                    keys = [each.key() for each in records[:wanted]] if self._keys else []
-                    yield _Chunk(offsets[:wanted], values, keys)
+                    records = records[:wanted]
+                    values = pa.array([each.value() for each in records], pa.binary())
+                    keys = [each.key() for each in records] if self._keys else []
+                    timestamps = np.fromiter([each.timestamp()[1] for each in records], np.int64, len(records))
+                    headers = {name: [_header(each, name) for each in records] for name in self._headers}
+                    yield _Chunk(offsets[:wanted], values, keys, timestamps, headers)
         except KafkaException as error:
             raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
         finally:
@@ -113,12 +123,27 @@ class _Chunk:
     offsets: Offsets
     values: pa.BinaryArray
     keys: list[bytes | None]
+    timestamps: Offsets
+    headers: Mapping[str, list[bytes | None]]
 
 
 def _window(first: int, end: int, chunks: list[_Chunk]) -> Window:
     offsets = np.concatenate([np.empty(0, np.int64), *(each.offsets for each in chunks)])
     values = pa.concat_arrays([pa.array([], pa.binary()), *(each.values for each in chunks)])
-    return Window(first, end, offsets, values, list(chain.from_iterable(each.keys for each in chunks)))
+    keys = list(chain.from_iterable(each.keys for each in chunks))
+    timestamps = np.concatenate([np.empty(0, np.int64), *(each.timestamps for each in chunks)])
+    names = chunks[0].headers if chunks else ()
+    headers = {name: list(chain.from_iterable(each.headers[name] for each in chunks)) for name in names}
+    return Window(first, end, offsets, values, keys, timestamps, headers)
+
+
+def _header(message: Message, name: str) -> bytes | None:
+    """The last header of this name."""
+    found = message.headers() or ()
+    pairs = found.items() if isinstance(found, dict) else found
+    values = [value for key, value in pairs if key == name]
+    last = values[-1] if values else None
+    return last.encode() if isinstance(last, str) else last
 
 
 def _is_end(message: Message, partition: Partition, end: int) -> bool:
@@ -139,12 +164,16 @@ def _is_end(message: Message, partition: Partition, end: int) -> bool:
 
 
 class Letters:
-    """The offsets of dead letters, per partition: one pass over the files, eight bytes for each letter. Topics are labels."""
+    """The offsets of dead letters, per partition: one pass over the files, eight bytes for each letter. Topics are labels.
 
-    def __init__(self, folder: Path, pipeline: str, labels: Collection[str]) -> None:
-        counted = _by_partition(committed(folder, pipeline), labels)
+    With `dedup`, there are two folders: the letters of records that could not be accepted, and those of events that could not land.
+    """
+
+    def __init__(self, folders: Sequence[Path], pipeline: str, labels: Collection[str]) -> None:
+        letters = chain.from_iterable(committed(folder, pipeline) for folder in folders)
+        counted = _by_partition(letters, labels)
         self._counted = {partition: Counted.of(offsets) for partition, offsets in counted.items()}
-        self._refused = _by_partition(refused(folder, pipeline), labels)
+        self._refused = _by_partition(chain.from_iterable(refused(folder, pipeline) for folder in folders), labels)
 
     def of(self, partition: Partition) -> Counted:
         return self._counted.get(partition, Counted.none())
@@ -152,6 +181,14 @@ class Letters:
     def refused(self, partition: Partition) -> Offsets:
         """The records that the target itself refused. Nothing else could predict that."""
         return self._refused.get(partition, np.empty(0, np.int64))
+
+
+def late_letters(folder: Path, pipeline: str, labels: Collection[str], before: int) -> dict[Partition, Offsets]:
+    """The records that came too late to be accepted, and are as old as such a record is: with a timestamp before this one."""
+    late = (
+        each for each in committed(folder, pipeline) if each["reason"] == LATE and int(each["timestamp"] or 0) < before
+    )
+    return _by_partition(late, labels)
 
 
 def _by_partition(letters: Iterable[dict[str, Any]], labels: Collection[str]) -> dict[Partition, Offsets]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from landonce.sinks.audit import Doubled
 from landonce.verify.judge import Fault, Place
-from landonce.verify.report import Compared, KeyFault, PartitionReport, Report, TableReport
+from landonce.verify.report import Compared, EventsReport, KeyFault, PartitionReport, Report, TableReport
 
 _HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
 _MOST = 50
@@ -31,6 +31,8 @@ def counts(report: Report) -> str:
         f"{report.total('read')} read, {report.total('landed')} landed, {report.total('dead_lettered')} dead-lettered, "
         f"{report.total('filtered')} filtered"
     )
+    if report.events is not None:
+        fates += f", {report.total('copies')} copies"
     ordered = sorted(report.faults, key=_ORDER.index)
     return f"{fates}, {', '.join(f'{report.count(fault)} {fault.value}' for fault in ordered)}"
 
@@ -41,14 +43,15 @@ _WHY = {
     Fault.DUPLICATED: "its last change is",
     Fault.UNEXPECTED: "its row is of",
 }
-_ORDER = (Fault.DUPLICATED, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE, Fault.CHANGED)
+_ORDER = (Fault.DUPLICATED, Fault.TWICE, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE, Fault.CHANGED)
 
 
 def tables(report: Report) -> Iterator[Table]:
     """A line for each partition and, with several tables, one for each table."""
-    table = _empty("partition", "judged", *_HEADS.values(), *(fault.value for fault in report.faults), words=2)
+    heads = _HEADS | ({"copies": "copies"} if report.events is not None else {})
+    table = _empty("partition", "judged", *heads.values(), *(fault.value for fault in report.faults), words=2)
     for each in report.partitions:
-        numbers = [*(getattr(each, name) for name in _HEADS), *(each.count(fault) for fault in report.faults)]
+        numbers = [*(getattr(each, name) for name in heads), *(each.count(fault) for fault in report.faults)]
         table.add_row(str(each.partition), f"{each.first}..{each.end}", *map(str, numbers), style=_style(each.exact))
     yield table
     if len(report.tables) > 1:
@@ -75,6 +78,8 @@ def lines(report: Report) -> Iterator[str]:
     several = len(report.tables) > 1
     for each in report.topics:
         yield from _faults(each, "")
+    if report.events is not None:
+        yield from _events(report.events)
     for table in report.tables:
         name = f"{table.table}: " if several else ""
         for each in table.partitions:
@@ -104,6 +109,36 @@ def _faults(report: PartitionReport, table: str) -> Iterator[str]:
         if (fault, place) == (Fault.DUPLICATED, Place.TARGET) and report.doubled:
             files = f"; {len(report.doubled)} data files that hold such rows are registered more than once: see below"
         yield f"{table}{report.partition}: {runs.records} {fault.value} in {where}: {listed}{more}{files}"
+
+
+_UNJUDGED = {
+    "below": "may have landed from records that the topic no longer holds",
+    "waiting": "have records above the judged range, which may be first",
+    "elsewhere": "may have landed through another pipeline of the scope",
+    "late": "may have come too late, and were dropped",
+}
+"""Why events are not called missing."""
+
+
+def _events(found: EventsReport) -> Iterator[str]:
+    """What became of events, the first ones at fault, and what was not judged."""
+    yield (
+        f"events: {found.events} in {found.records} records with a key: {found.landed} landed, {found.copies} copies, "
+        f"{found.dead_lettered} dead-lettered, {found.filtered} filtered, {found.missing} missing, {found.twice} twice."
+    )
+    for each in found.faults:
+        if each.other is None:
+            yield f"{each.partition} at {each.offset}: missing: no record of the event is in the target ({each.key})"
+        else:
+            landed = f"{each.other} at {each.other_offset}"
+            yield f"{each.partition} at {each.offset}: twice: the event landed from {landed} already ({each.key})"
+    if found.again:
+        yield f"{found.again} events landed again, farther apart than the window of {found.window}: their keys were forgotten."
+    if found.below:
+        yield f"{found.below} events landed from records that the topic no longer holds: the table has their keys."
+    for name, count in sorted(found.unjudged.items()):
+        if count:
+            yield f"{count} events are not in the target and not judged: they {_UNJUDGED[name]}."
 
 
 def _key(found: KeyFault) -> str:

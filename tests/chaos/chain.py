@@ -30,6 +30,8 @@ class Kill:
     once: bool = True
     grow: int = 0
     """Give the topic this many partitions first."""
+    thread: str = ""
+    """The name of the thread that stops there, where two drivers are in one process."""
 
 
 @dataclass

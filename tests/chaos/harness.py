@@ -22,16 +22,13 @@ from confluent_kafka import KafkaError, Message, Producer
 from oracle import Produced
 from plain_process import UNDISTURBED, PlainProcess
 
-from landonce.local import exec_with_parent
-from landonce.local.server import kill_tree, members
+from landonce.local.server import dying_with_parent, kill_tree, members
 
 SCHEMA = "id BIGINT NOT NULL, word STRING NOT NULL, amount DOUBLE"
 PATIENCE = 240.0
 """Seconds that a start may take to get anywhere, on a busy machine."""
 _WORDS = ("plain", "ping", "tab\there", "line\nbreak", "quote'\"\\", "grüße", "", "日本")
 _BAD = ('{"id": 1, "word": ', '{"id": "one", "word": "x"}', '{"id": 2}', "[]", "no json")
-_DIES_WITH_US = (sys.executable, exec_with_parent.__file__)
-"""A test process that is killed itself leaves no driver behind: the kernel ends it, and its JVM and workers follow."""
 _PIPELINE = Template("""\
 pipeline: $table
 source:
@@ -197,8 +194,10 @@ class Drivers:
             kill_tree(run.process.pid)
             run.process.wait(10)
 
-    def start(self, place: str = "", *, skip: int = 0, once: bool = True, go: Path | None = None) -> DriverRun:
-        """Starts `landonce run`, to stop at `place` if one is named: until `go` exists, or for ever."""
+    def start(
+        self, place: str = "", *, skip: int = 0, once: bool = True, go: Path | None = None, thread: str = ""
+    ) -> DriverRun:
+        """Starts `landonce run`, to stop at `place` if one is named: until `go` exists, or for ever. `thread`: only in threads of this name."""
         number = len(self.runs) + 1
         log, reached = (self.site.folder / f"run-{number:03d}.{kind}" for kind in ("log", "reached"))
         environment = {
@@ -207,6 +206,7 @@ class Drivers:
             "LANDONCE_FAILPOINT_SKIP": str(skip),
             "LANDONCE_FAILPOINT_FILE": str(reached) if place else "",
             "LANDONCE_FAILPOINT_WAIT_FOR": str(go) if go else "",
+            "LANDONCE_FAILPOINT_THREAD": thread,
         }
         arguments = ("run", str(self.site.file), "--verbose", *(("--once",) if once else ()))
         run = DriverRun(self.spawn(arguments, environment, log), log, reached, place)
@@ -218,7 +218,7 @@ class Drivers:
         command = self.command or (sys.executable, "-m", "landonce", *arguments)
         with log.open("wb") as out:
             return subprocess.Popen(
-                (*_DIES_WITH_US, str(os.getpid()), *command),
+                dying_with_parent(command),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -226,9 +226,9 @@ class Drivers:
                 env=os.environ | environment,
             )
 
-    def kill_at(self, place: str, *, skip: int = 0, once: bool = True) -> DriverRun:
+    def kill_at(self, place: str, *, skip: int = 0, once: bool = True, thread: str = "") -> DriverRun:
         """One start that ends by SIGKILL at this place."""
-        run = self.start(place, skip=skip, once=once)
+        run = self.start(place, skip=skip, once=once, thread=thread)
         run.wait_reached()
         run.kill()
         return run

@@ -25,6 +25,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
 from landonce.read.block import ReadAccount
+from landonce.read.kafka.records import NoRecords
 from landonce.read.rows import KEEP
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.claimed import PushTask
@@ -61,7 +62,7 @@ def settings(folder: Path) -> dict[str, Any]:
     """What every recipe says."""
     return {
         "pipeline": "contract",
-        "consumer": (),
+        "records": NoRecords(),
         "dead_letters": folder / "dead",
         "max_record_bytes": 1_000,
         "block_bytes": 1_000,

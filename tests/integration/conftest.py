@@ -11,6 +11,7 @@ import pytest
 from near_workers import install
 from pyspark import SparkContext
 
+from landonce import jvm
 from landonce.engine.spark.session import _quiet_log
 from landonce.jars import SPARK_KAFKA, spark_jars
 from landonce.jvm import forget_ended
@@ -45,6 +46,16 @@ def near_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "SPARK_WORKERS", False) and not request.config.getoption("--spark-workers"):
             install(patch)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jvm_is_there(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After an error, landonce does not wait to see whether the JVM is about to end, unless the module ends one (`ENDS_JVM = True`): most
+    drivers here end by an exception that stands for a crash, and each would wait for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "ENDS_JVM", False):
+            patch.setattr(jvm, "_SETTLES", 0.05)
         yield
 
 

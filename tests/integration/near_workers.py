@@ -14,8 +14,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from landonce.engine import workers as of_spark
+from landonce.engine.exchange import write_here
 from landonce.engine.workers import SparkWorkers
 from landonce.protocol.receipt import BlockResult
+from landonce.sinks.worker import ExchangingRecipe
 
 _AT_ONCE = 2
 _BY_SPARK = SparkWorkers.start, SparkWorkers.write
@@ -43,10 +45,17 @@ def install(patch: pytest.MonkeyPatch) -> None:
     def write(workers: SparkWorkers, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         if recipe.transforms:
             return _BY_SPARK[1](workers, recipe, tasks)
+        if isinstance(recipe, ExchangingRecipe):
+            return write_here(recipe, tasks, _called)
         return tuple(of_spark.work(*pickle.loads(cloudpickle.dumps((recipe, task)))) for task in tasks)
 
     patch.setattr(SparkWorkers, "start", start)
     patch.setattr(SparkWorkers, "write", write)
+
+
+def _called(function: Callable[[Any], Any], argument: Any) -> Any:
+    function, argument = pickle.loads(cloudpickle.dumps((function, argument)))
+    return pickle.loads(cloudpickle.dumps(function(argument)))
 
 
 def restore(patch: pytest.MonkeyPatch) -> None:

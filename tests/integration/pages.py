@@ -28,23 +28,32 @@ def run_page(
     *,
     spark: bool = True,
     needs_spark: str | None = None,
+    together: bool = False,
     **environment: str,
 ) -> int:
     """Runs it in an empty folder, and gives how many commands that took. Without `spark`, commands are forked with plain workers, but for
-    those that name `needs_spark`."""
+    those that name `needs_spark`. `together`: from the first `spark-submit` on, all scripts run one after the other in one such process."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
         made.result(timeout=30)
     variables = {**os.environ, "KAFKA": kafka.bootstrap_servers, "COLUMNS": "200", **environment}
     ran = 0
+    later: list[tuple[str, list[str]]] = []
     for kind, text in _BLOCK.findall((_DOCS / name).read_text()):
         if kind != "console":
             (folder / re.match(r"# ([\w.]+)", text)[1]).write_text(text)  # type: ignore[index]
             continue
         for command, expected in _steps(text):
+            ran += 1
+            if together and (later or command.startswith("spark-submit ")):
+                later.append((command, expected))
+                continue
             run = _run if spark or (needs_spark and needs_spark in command) else _run_forked
             _shows(command, run(command, folder, variables), expected)
-            ran += 1
+    if later:
+        printed = _run_together([command for command, _ in later], folder, variables)
+        for (command, expected), text in zip(later, printed, strict=True):
+            _shows(command, text, expected)
     for gone in admin.delete_topics(list(topics)).values():
         gone.result(timeout=30)
     return ran
@@ -72,6 +81,29 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr[-5000:]}"
     return done.stdout + done.stderr
+
+
+_TOGETHER = """
+import runpy, sys
+for words in {}:
+    print("$", *words)
+    sys.argv = words[:]
+    runpy.run_path(words[0], run_name="__main__")
+"""
+
+
+def _run_together(commands: list[str], folder: Path, environment: dict[str, str]) -> list[str]:
+    """What each of them prints. Spark starts once, as the first one says."""
+    split = [shlex.split(command) for command in commands]
+    scripts = [next(at for at, word in enumerate(words) if word.endswith(".py")) for words in split]
+    first = split[0][: scripts[0]]
+    starts = [words[:at] for words, at in zip(split, scripts, strict=True)]
+    assert all(start in (first, ["python"]) for start in starts), "started in another way"
+    (folder / "together.py").write_text(
+        _TOGETHER.format([words[at:] for words, at in zip(split, scripts, strict=True)])
+    )
+    printed = _run(shlex.join([*first, "together.py"]), folder, environment)
+    return re.split(r"^\$ .*$", printed, flags=re.MULTILINE)[1:]
 
 
 def _run_forked(command: str, folder: Path, environment: dict[str, str]) -> str:

@@ -170,7 +170,7 @@ UNKNOWABLE = {
         engine/dead_letters.py:_letters  engine/dead_letters.py:_staged
     """,
     "only a program or a query asks for it, and there is no pipeline file to check": """
-        engine/task.py:write_rows  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
+        engine/task.py:_sorted  engine/pipeline.py:run_pipeline  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
         sinks/section.py:from_program  sinks/sql/driver.py:OpenSql.__init__  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
         sinks/snapshot.py:OpenSnapshot.__init__  sinks/iceberg/driver.py:OpenIceberg._refuse_for_query
     """,

@@ -16,6 +16,7 @@ import duckdb
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from plain_process import UNDISTURBED, PlainProcess
 
 from landonce.local import LocalClickHouse, LocalKafka
 
@@ -63,6 +64,22 @@ def landonce(installed: Path, folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.fixture
+def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """`landonce`, once it has run with Spark: forked, with plain workers; in `make test-long` as a user starts it, with Spark."""
+
+    def forked(installed: Path, folder: Path, *words: str) -> str:
+        site, log = str(installed / "site"), folder / ".printed"
+        monkeypatch.syspath_prepend(site)
+        log.unlink(missing_ok=True)
+        environment = {**os.environ, "PYTHONPATH": site, "COLUMNS": "200", **UNDISTURBED}
+        process = PlainProcess(words, environment, log, folder=folder)
+        assert process.wait(300) == 0, f"landonce {' '.join(words)}\n{log.read_text()}"
+        return log.read_text()
+
+    return landonce if request.config.getoption("--spark-workers") else forked
+
+
 def produce(kafka: LocalKafka, topic: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in numbers:
@@ -97,7 +114,7 @@ def test_a_package_needs_no_name_of_landonce_but_those_for_authors(package: str)
 
 @pytest.mark.slow
 def test_a_pipeline_file_names_the_sink(
-    installed: Path, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+    installed: Path, again: Callable[..., str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=2)
     landed = tmp_path / "landed"
@@ -110,9 +127,9 @@ sink: {{wrapped: {{sink: jsonl, options: {{path: "{landed}"}}}}}}
 spark: {{master: "local[2]"}}
 """
     )
-    for numbers in (range(100), range(100, 150)):
+    for numbers, command in ((range(100), landonce), (range(100, 150), again)):
         produce(kafka, topic, numbers)
-        landonce(installed, tmp_path, "run", "pipeline.yaml", "--once")
+        command(installed, tmp_path, "run", "pipeline.yaml", "--once")
     found = [json.loads(line) for file in landed.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert sorted(each["id"] for each in found) == list(range(150))
     assert sorted(each["_offset"] for each in found if each["_partition"] == 0) == list(range(75))
@@ -142,11 +159,12 @@ def test_a_pipeline_file_names_a_sink_of_another_kind(
     sink: str,
     held: Callable[[Path], list[tuple[int, int, int]]],
     packages: Callable[[str], Path],
+    again: Callable[..., str],
     kafka: LocalKafka,
     new_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    """With Spark. The pipeline file does not say where the package is, nor of what kind its sink is."""
+    """First with Spark. The pipeline file does not say where the package is, nor of what kind its sink is."""
     installed, topic = packages(package), new_topic(partitions=2)
     (tmp_path / "pipeline.yaml").write_text(
         f"""
@@ -156,12 +174,12 @@ sink: {{{sink}}}
 spark: {{master: "local[2]"}}
 """
     )
-    for numbers in (range(100), range(100, 150)):
+    for numbers, command in ((range(100), landonce), (range(100, 150), again)):
         produce(kafka, topic, numbers)
-        landonce(installed, tmp_path, "run", "pipeline.yaml", "--once")
+        command(installed, tmp_path, "run", "pipeline.yaml", "--once")
     assert sorted(held(tmp_path)) == sorted((number, number % 2, number // 2) for number in range(150))
-    landonce(installed, tmp_path, "check", "pipeline.yaml")
-    assert "example" in landonce(installed, tmp_path, "state", "show", "pipeline.yaml")
+    again(installed, tmp_path, "check", "pipeline.yaml")
+    assert "example" in again(installed, tmp_path, "state", "show", "pipeline.yaml")
 
 
 @pytest.mark.slow

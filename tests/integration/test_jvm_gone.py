@@ -37,6 +37,7 @@ from landonce.verify.expect import Transformed
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SPARK_WORKERS = True
 OWN_JVM = True
+ENDS_JVM = True
 
 SCHEMA = Schema((Field("id", pa.int64()),))
 RANGE = Range(Partition("t", 0), 0, 10)

@@ -39,6 +39,7 @@ MODULES = (
     "landonce.protocol.claimed",
     "landonce.protocol.transact",
     "landonce.protocol.push",
+    "landonce.protocol.dedup",
 )
 
 
@@ -83,6 +84,7 @@ class Core:
     claimed: ModuleType
     transact: ModuleType
     push: ModuleType
+    dedup: ModuleType
 
 
 def load(*patches: Patch) -> Core:

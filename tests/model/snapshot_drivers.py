@@ -135,7 +135,7 @@ class Drivers:
         if wants:
             return receipt.BlockResult(index, fate.WAITING, wants=tuple(wants))
         dead = bits & self.topics.dead
-        told = receipt.Receipt(
+        account = receipt.Receipt(
             read=bits.bit_count(),
             landed=(bits & ~dead & ~self.topics.filtered).bit_count(),
             filtered=(bits & self.topics.filtered).bit_count(),
@@ -143,7 +143,7 @@ class Drivers:
             dead_letters=str(dead) if dead and not replay else "",
             files=tuple(files),
         )
-        return receipt.BlockResult(index, fate.LANDED, told)
+        return receipt.BlockResult(index, fate.LANDED, account)
 
     def _allowed(self, tables: Any, name: str) -> int:
         """Tables that take no part get no rows."""

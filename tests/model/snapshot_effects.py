@@ -110,7 +110,7 @@ class Effects(Drivers):
             table = agent.attempt.table
             yield from self.send(world, agent, who, lambda after, me: self._done(after, me, table, "done"))
             return
-        done = {table: told for table, *told in agent.done}
+        done = {table: rest for table, *rest in agent.done}
         for table, job in jobs.items():
             if table not in done:
                 yield f"{who}: loads table {self.scenario.tables[table]}", self._judge(world, agent, effect, table, job)

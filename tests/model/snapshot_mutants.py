@@ -442,7 +442,7 @@ _OWN = (
         "position",
     ),
     planted(
-        "own: rolled back is told by the owner",
+        "own: a rollback is recognized by the owner",
         "own: rolled back",
         LOST,
         OWN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    dedup_mutants,
     mutants,
     query_mutants,
     snapshot_mutants,
@@ -15,6 +16,7 @@ from . import (
 from .wide import FAR, WORLDS
 
 PLANTED = (
+    dedup_mutants,
     mutants,
     query_mutants,
     snapshot_mutants,

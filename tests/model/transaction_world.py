@@ -187,17 +187,17 @@ class Transactions:
 
     def _changed(self, world: Base, old: Any, new: Any) -> Base | None:
         """The ledger's transaction; None while it waits for a row that an open transaction has changed."""
-        told = self.core.block_rows.block_change(old, new)
+        change = self.core.block_rows.block_change(old, new)
         self.core.block_rows.may_change(old, new, tuple(self._block_row(row) for row in world.rows))
-        touched = [row for row in world.rows if told.claim is not None or row.batch == told.removed]
+        touched = [row for row in world.rows if change.claim is not None or row.batch == change.removed]
         if any(self._locked(world, row.batch, row.number) for row in touched):
             return None
-        rows = tuple(row for row in world.rows if row.batch != told.removed)
-        if told.claim is not None:
-            rows = tuple(row._replace(claim=self.claims.of(told.claim)) for row in rows)
+        rows = tuple(row for row in world.rows if row.batch != change.removed)
+        if change.claim is not None:
+            rows = tuple(row._replace(claim=self.claims.of(change.claim)) for row in rows)
         claim = self.claims.of(self.core.block_rows.Claim.of(new))
         batch = new.pending.batch if new.pending else 0
-        rows += tuple(Row(batch, number, claim, False, 0) for number in told.added)
+        rows += tuple(Row(batch, number, claim, False, 0) for number in change.added)
         return world._replace(ledger=self.ledgers.of(new), rows=rows, promised=world.promised or self._promise(new))
 
     def _promise(self, state: Any) -> tuple[int, ...]:
@@ -368,9 +368,9 @@ class Transactions:
         world = self._employ(world, before, None)
         return self._report(world, before, (state.fate, state.settled)) if before.heard else world
 
-    def _report(self, world: Base, worker: Worker, told: tuple[Any, Any]) -> Base:
+    def _report(self, world: Base, worker: Worker, reply: tuple[Any, Any]) -> Base:
         fates, job = self.core.receipt.Fate, self.jobs.values[worker.job]
-        fate, more = told
+        fate, more = reply
         receipt, error, wants = None, None, ()
         if fate is fates.LANDED:
             receipt = self.receipts.values[job.receipt if more is None else int(more)]

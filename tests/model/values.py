@@ -190,7 +190,7 @@ class Insert(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told: one block, its token and its deadline."""
+    """What a worker gets: one block, its token and its deadline."""
 
     index: int
     token: int

@@ -28,6 +28,7 @@ WORLDS = {
     "transactional, queries": 13_000,
     "claimed": 150_000,
     "claimed, queries": 130_000,
+    "content": 100_000,
 }
 """What `make test` sees at least, by kind of sink and source of ranges."""
 FAR = {"deduplicating": 500_000}

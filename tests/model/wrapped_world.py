@@ -71,14 +71,14 @@ class Pushes(Transactions):
 
     def _changed(self, world: Sky, old: Any, new: Any) -> Sky | None:
         """The ledger's transaction."""
-        told = self.core.block_rows.block_change(old, new)
+        change = self.core.block_rows.block_change(old, new)
         self.core.block_rows.claims_may_change(old, new, tuple(self._push_row(row) for row in world.rows))
-        rows = tuple(row for row in world.rows if row.batch != told.removed)
-        if told.claim is not None:
-            rows = tuple(row._replace(claim=self.claims.of(told.claim)) for row in rows)
+        rows = tuple(row for row in world.rows if row.batch != change.removed)
+        if change.claim is not None:
+            rows = tuple(row._replace(claim=self.claims.of(change.claim)) for row in rows)
         claim = self.claims.of(self.core.block_rows.Claim.of(new))
         batch = new.pending.batch if new.pending else 0
-        rows += tuple(Row(batch, number, claim, "BEFORE", 0, 0, -1, 0) for number in told.added)
+        rows += tuple(Row(batch, number, claim, "BEFORE", 0, 0, -1, 0) for number in change.added)
         return world._replace(ledger=self.ledgers.of(new), rows=rows, promised=world.promised or self._promise(new))
 
     def _write(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from landonce.config.model import byte_size, seconds
+from landonce.config.dedup import Dedup, KeyPart
+from landonce.config.load import keys_of, validated
+from landonce.config.model import Part, byte_size, seconds
 from landonce.errors import ConfigError
 from landonce.sinks.pipeline_file import load, parse
 
@@ -245,14 +247,15 @@ class TestEnvironment:
 
 class TestValues:
     @pytest.mark.parametrize(
-        ("said", "meant"), [("500ms", 0.5), ("15s", 15), ("2m", 120), ("1h", 3600), (3, 3), ("1.5", 1.5), ("0s", 0)]
+        ("said", "meant"),
+        [("500ms", 0.5), ("15s", 15), ("2m", 120), ("1h", 3600), ("60d", 5_184_000), (3, 3), ("1.5", 1.5), ("0s", 0)],
     )
     def test_durations(self, said, meant):
         assert seconds(said) == meant
 
     @pytest.mark.parametrize("said", ["soon", "-1s", "1 day", True, None, "", "1s2m"])
     def test_what_is_no_duration(self, said):
-        with pytest.raises(ValueError, match="not a duration"):
+        with pytest.raises(ValueError, match="is not a duration; write for example 500ms, 15s, 2m, 1h or 60d"):
             seconds(said)
 
     @pytest.mark.parametrize(
@@ -300,3 +303,98 @@ def test_relative_paths_are_taken_from_the_file(tmp_path, monkeypatch):
 def test_absolute_paths_stay():
     config = read(ledger={"sqlite": "/var/l"}, dead_letters={"path": "/var/dead"})
     assert (config.ledger.sqlite, config.dead_letters.path) == (Path("/var/l"), Path("/var/dead"))
+
+
+class DedupFile(Part):
+    dedup: Dedup
+
+
+def dedup(text):
+    """The section `dedup` of this text, checked as a pipeline file is."""
+    return validated(f"dedup: {text}", Path("clicks.yaml"), DedupFile, lambda where: keys_of(DedupFile, where)).dedup
+
+
+class TestDedup:
+    def test_defaults(self):
+        section = dedup("{key: [project, order.id]}")
+        assert section.key == (KeyPart(field="project"), KeyPart(field="order.id"))
+        assert (section.scope, section.store, section.shards) == (None, None, 16)
+        assert (section.ttl, section.keep_sent) == (60 * 86_400, 86_400)
+        assert (section.late, section.on_null, section.payloads) == ("dead_letter", "dead_letter", "ttl")
+
+    def test_parts_of_a_key(self):
+        section = dedup("{key: [a, {field: b}, {kafka_key: true}, {header: h}]}")
+        assert [*map(str, section.key)] == ["a", "b", "the Kafka key", "header 'h'"]
+
+    def test_a_rule_per_value(self):
+        section = dedup("{by: event_type, rules: {click: [id], purchase: [order.id, {header: h}], '*': [id]}}")
+        assert section.by == "event_type"
+        assert [*section.rules] == ["click", "purchase", "*"]
+        assert section.rules["purchase"] == (KeyPart(field="order.id"), KeyPart(header="h"))
+
+    def test_every_option(self):
+        section = dedup(
+            "{key: [id], scope: shop, ttl: 7d, late: drop, on_null: unique, shards: 1024, payloads: sent, keep_sent: 2h}"
+        )
+        assert (section.scope, section.ttl, section.late, section.on_null) == ("shop", 604_800, "drop", "unique")
+        assert (section.shards, section.payloads, section.keep_sent) == (1024, "sent", 7200)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("{}", "dedup: needs a key: [FIELD, …], or by: FIELD and rules: {VALUE: [FIELD, …]}"),
+            ("{key: []}", "dedup.key: must not be empty"),
+            ("{key: id}", "dedup.key: must be a list, in brackets even if it has one element"),
+            ("{key: [a, b, a]}", "dedup.key: names a twice"),
+            ("{key: [a, {field: a}]}", "dedup.key: names a twice"),
+            ("{key: [{kafka_key: true}, {kafka_key: true}]}", "dedup.key: names the Kafka key twice"),
+            ("{key: [{header: h}, {header: h}]}", "dedup.key: names header 'h' twice"),
+            ("{key: ['']}", "dedup.key.0.field: must not be empty"),
+            ("{key: [{header: ''}]}", "dedup.key.0.header: must not be empty"),
+            ("{key: [{kafka_key: false}]}", "dedup.key.0: a part of a key is one of NAME, {field: NAME}"),
+            ("{key: [{}]}", "dedup.key.0: a part of a key is one of NAME, {field: NAME}"),
+            ("{key: [{field: a, header: h}]}", "dedup.key.0: a part of a key is one of NAME, {field: NAME}"),
+            ("{key: [7]}", "dedup.key.0: a part of a key is one of NAME, {field: NAME}"),
+            ("{key: [{heder: h}]}", "dedup.key.0: a part of a key is one of NAME, {field: NAME}"),
+            ("{key: [a], by: b, rules: {x: [a]}}", "dedup: write key, or by and rules, not both"),
+            ("{key: [a], rules: {x: [a]}}", "dedup: write key, or by and rules, not both"),
+            ("{by: b}", "dedup: rules is missing: a key for each value of b"),
+            ("{rules: {x: [a]}}", "dedup: by is missing: the field whose value chooses one of the rules"),
+            ("{by: '', rules: {x: [a]}}", "dedup.by: must not be empty"),
+            ("{by: b, rules: {}}", "dedup.rules: must not be empty"),
+            ("{by: b, rules: {x: []}}", "dedup.rules.x: must not be empty"),
+            ("{by: b, rules: {x: [a, a]}}", "dedup.rules.x: names a twice"),
+            ("{by: b, rules: {x: [7]}}", "dedup.rules.x.0: a part of a key is one of NAME, {field: NAME}"),
+            ("{by: b, rules: {'': [a]}}", "dedup: rules: the name of a rule must not be empty"),
+            ("{by: b, rules: {1: [a]}}", "put it in quotes"),
+            ("{key: [a], shards: 12}", "dedup: shards: must be a power of two from 1 to 1024, not 12"),
+            ("{key: [a], shards: 0}", "dedup.shards: must be at least 1"),
+            ("{key: [a], shards: 2048}", "dedup.shards: must be at most 1024"),
+            ("{key: [a], ttl: 0s}", "dedup.ttl: must be more than 0"),
+            ("{key: [a], ttl: 2 months}", "dedup.ttl: is not a duration"),
+            ("{key: [a], keep_sent: -1d}", "dedup.keep_sent: is not a duration"),
+            ("{key: [a], late: keep}", "dedup.late: must be 'dead_letter', 'accept' or 'drop'"),
+            ("{key: [a], on_null: skip}", "dedup.on_null: must be 'dead_letter', 'unique' or 'value'"),
+            ("{key: [a], payloads: never}", "dedup.payloads: must be 'ttl' or 'sent'"),
+            ("{key: [a], scope: 'a b'}", "dedup.scope: must be 1 to 100 letters, digits"),
+            ("{key: [a], store: {}}", "dedup.store: name one store: sqlite, postgres, mysql or ydb"),
+            ("{key: [a], store: {sqlite: a, mysql: 'mysql://h/d'}}", "dedup.store: name one store"),
+            ("{key: [a], tll: 1d}", "dedup.tll: unknown key; did you mean 'ttl'?"),
+        ],
+    )
+    def test_every_mistake_is_named_once_and_in_plain_words(self, text, said):
+        with pytest.raises(ConfigError) as refused:
+            dedup(text)
+        message = str(refused.value)
+        assert said in message
+        assert "Input should" not in message
+        assert len(message.splitlines()) == 2
+
+    def test_the_store(self, tmp_path):
+        near = dedup("{key: [a], store: {sqlite: keys.db}}")
+        assert near.beside(tmp_path).store.place == tmp_path / "keys.db"
+        assert dedup("{key: [a]}").beside(tmp_path).store is None
+        for name in ("postgres", "mysql"):
+            far = dedup(f"{{key: [a], store: {{{name}: '{name}://u:s3cr3t-of-{name}@h/d'}}}}").beside(tmp_path)
+            assert far.store.place == f"{name}://u:s3cr3t-of-{name}@h/d"
+            assert "s3cr3t" not in repr(far)

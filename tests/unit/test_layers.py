@@ -16,6 +16,7 @@ LAYERS = (
     ("read", "ledger"),
     ("sinks",),
     ("engine",),
+    ("dedup",),
     ("query", "verify", "check", "consumer"),
     ("cli",),
 )
@@ -72,6 +73,9 @@ def test_every_folder_has_a_layer() -> None:
         ("sinks", "engine", True),
         ("engine", "sinks", False),
         ("engine", "local", True),
+        ("engine", "dedup", True),
+        ("dedup", "engine", False),
+        ("config", "dedup", True),
         ("cli", "local", False),
         ("cli", "testing", True),
         ("config", "errors", False),

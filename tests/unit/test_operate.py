@@ -484,9 +484,9 @@ class TestAcceptPosition:
 class TestAcceptRows:
     def test_a_table_is_where_its_last_rows_are_and_gets_what_it_lacks(self):
         old = fan_out(("a", 7), ("b", 7))
-        told = carrying("a", 7)
-        a = replace(told, mark=None, uncertain=True)
-        decision = accept_rows(old, [(a, told.mark, {P0: 5})], "operator")
+        marked = carrying("a", 7)
+        a = replace(marked, mark=None, uncertain=True)
+        decision = accept_rows(old, [(a, marked.mark, {P0: 5})], "operator")
         (there,) = decision.marks
         assert (there.mark.behind, there.mark.tops) == (True, ((P0, 5),))
         (status, _) = afterwards(decision, replace(a, uncertain=False), carrying("b", 7))
@@ -495,9 +495,9 @@ class TestAcceptRows:
         is_one_change(old, decision)
 
     def test_a_table_without_rows_gets_everything(self):
-        told = carrying("a", 7)
-        a = replace(told, mark=None, uncertain=True)
-        decision = accept_rows(fan_out(("a", 7)), [(a, told.mark, {})], "operator")
+        marked = carrying("a", 7)
+        a = replace(marked, mark=None, uncertain=True)
+        decision = accept_rows(fan_out(("a", 7)), [(a, marked.mark, {})], "operator")
         assert decision.marks[0].mark.state.committed() == {P0: 0}
 
     def test_nothing_is_in_doubt(self):

@@ -26,6 +26,7 @@ from landonce.protocol.receipt import Receipt
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import CommitTables, Committed, LookAtTables, Looked, Moved
 from landonce.query.rows import QueryWorkers
+from landonce.read.kafka.records import NoRecords
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.commit import check_visible
@@ -71,7 +72,7 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
 def performer_of(sink: Iceberg, ledger: TableLedger) -> Committing:
     basics = Basics(
         pipeline="q",
-        consumer=(),
+        records=NoRecords(),
         dead_letters=Path(),
         max_record_bytes=1000,
         block_bytes=0,

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from landonce.cli import progress as show
 from landonce.cli.progress import LogProgress, TerminalProgress
-from landonce.engine.observe import BatchReport
+from landonce.dedup.rule import LATE
+from landonce.dedup.run import DedupTotals
+from landonce.engine.observe import AcceptReport, BatchReport
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import counted
 from landonce.protocol.settle import Mode
 from landonce.protocol.steps import Commit, Idle, Write
 
@@ -153,3 +156,46 @@ def test_a_stop_that_was_asked_for_is_no_trouble(caplog: pytest.LogCaptureFixtur
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert json.loads(record.message)["event"] == "stopping"
+
+
+ACCEPTED = AcceptReport(BatchReport(4, "deliver", 3, Totals(60, 5, 35), 1.0, 20), copies=30, seen_again=2)
+
+
+def test_with_dedup_the_bar_is_about_what_is_read_and_the_numbers_about_both_steps(clock: list[float]) -> None:
+    progress = TerminalProgress(Console(file=io.StringIO(), width=80), "clicks")
+    progress.lag(120)
+    shown(progress)
+    clock[0] += 2
+    progress.accepted(ACCEPTED)
+    progress.pushing(WRITE)
+    progress.batch(BatchReport(1, "deliver", 1, Totals(40, 1, 0), 1.0, 19))
+    lines = [line.split() for line in shown(progress)]
+    assert lines[1] == ["new", "60", "copies", "30"]
+    assert lines[2] == ["landed", "40", "dead", "letters", "6"]
+    assert lines[3][:2] == ["filtered", "5"], "seen again, or too late"
+    assert lines[4] == ["lag", "20", "records/s", "50"], "pushing does not change how far reading is"
+
+
+def test_with_dedup_the_log_has_a_line_for_each_batch_of_either_step(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test of landonce")
+    progress = LogProgress("clicks", log)
+    with caplog.at_level(logging.DEBUG, log.name):
+        progress.accepted(ACCEPTED)
+        progress.pushing(WRITE)
+        progress.batch(batch(40, 19))
+    accepted, step, landed = [json.loads(each.message) for each in caplog.records]
+    counts = {"event": "accepted", "read": 100, "accepted": 60, "copies": 30, "seen_again": 2, "dead_lettered": 5}
+    assert accepted | counts | {"filtered": 3, "lag": 20} == accepted
+    assert step["step"] == "push.write"
+    assert landed | {"event": "batch", "landed": 40, "waiting": 19} == landed
+    assert "lag" not in landed
+
+
+def test_the_totals_of_a_run_with_dedup_account_for_every_record() -> None:
+    plain = DedupTotals.of(Totals(60, 1, 30), Totals(58, 2, 0), 30, 0, counted(["no JSON", "refused", "refused"]))
+    assert plain.sentence() == "91 read = 60 new + 30 copies + 1 dead-lettered; 58 landed, 2 dead-lettered"
+    assert (plain.read, plain.landed, plain.dead_lettered, plain.filtered) == (91, 58, 3, 30)
+    late = DedupTotals.of(Totals(60, 5, 36), Totals(50, 0, 10), 30, 2, counted([LATE] * 4 + ["no JSON"]))
+    assert late.sentence() == (
+        "101 read = 60 new + 30 copies + 5 dead-lettered (4 late) + 2 seen again + 4 dropped (late); 50 landed, 10 filtered"
+    )

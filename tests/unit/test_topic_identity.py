@@ -20,6 +20,7 @@ from landonce.protocol.settle import Mode
 from landonce.protocol.steps import Write
 from landonce.read.block import Rejected
 from landonce.read.kafka import broker
+from landonce.read.kafka.records import KafkaRecords
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 from landonce.testing.reference_sinks import SqliteSink
@@ -116,7 +117,7 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
     schema = parse_schema("id BIGINT")
     recipe = InsertRecipe(
         pipeline="p",
-        consumer=tuple(OPTIONS.items()),
+        records=KafkaRecords(tuple(OPTIONS.items())),
         dead_letters=tmp_path / "dead",
         max_record_bytes=1000,
         block_bytes=1000,

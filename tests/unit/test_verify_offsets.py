@@ -54,6 +54,7 @@ def test_many_rows_take_little_memory():
         index.add(HERE, np.arange(first, first + 100_000))
     index.optimize()
     assert index.count(HERE, 0, LAST) == 2_000_000
+    assert len(index.counted(HERE, 0, LAST).offsets) == 2_000_000
     ((bitmap,),) = index._levels.values()
     assert len(bitmap.serialize()) < 4096
 

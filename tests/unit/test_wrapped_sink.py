@@ -23,6 +23,7 @@ from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.blocks import Block, Identity, block_key
 from landonce.protocol.ranges import Partition, Range
+from landonce.read.kafka.records import NoRecords
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.pipeline_file import parse
 from landonce.sinks.wrapped import sink as find
@@ -130,7 +131,7 @@ def test_a_plan_is_not_pushed_by_another_pyarrow(tmp_path: Path, monkeypatch: py
     """Whose bytes may be others, though the rows are the same."""
     recipe = WrappedRecipe(
         pipeline="p",
-        consumer=(),
+        records=NoRecords(),
         source=parse_schema("id BIGINT"),
         target=parse_schema("id BIGINT"),
         sink=landonce.wrap(print, idempotent=True),

@@ -5,13 +5,14 @@ the ledger. The sink says what can be decided about it (`Sink.operations`), or g
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from landonce.cli.command import operating, out
+from landonce.cli.command import accept_operations_of, opened, operating, operations_of, out
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError, Halt, NothingToDo, Transient
 from landonce.protocol import operate
@@ -28,15 +29,29 @@ if TYPE_CHECKING:
 
 
 def accept_gap(file: Path, *, yes: bool) -> None:
-    with operating(file) as target:
-        state, view = target.required(bound=False), target.parts.source()
-        known, statuses = target.statuses(state)
-        decision = operate.accept_gap(known, view, _new_owner(), statuses, accounted(target.rows(state)))
-        _decide(target, file, Choice(state, decision), yes=yes, also=_landed(target, state, decision.lost))
+    with opened(file) as parts:
+        target = operations_of(parts)
+        if parts.config.dedup is not None:
+            with suppress(NothingToDo):
+                accepting = accept_operations_of(parts)
+                _accept_gap(accepting, _gap(accepting), file, yes=yes)
+                return
+        _accept_gap(target, _gap(target), file, yes=yes)
+
+
+def _gap(target: Operations) -> Choice:
+    state, view = target.required(bound=False), target.parts.source()
+    known, statuses = target.statuses(state)
+    return Choice(state, operate.accept_gap(known, view, _new_owner(), statuses, accounted(target.rows(state))))
+
+
+def _accept_gap(target: Operations, choice: Choice, file: Path, *, yes: bool) -> None:
+    _decide(target, file, choice, yes=yes, also=_landed(target, choice.state, choice.decision.lost))
 
 
 def rebase(file: Path, *, to: str, drop_pending: bool, yes: bool) -> None:
     with operating(file) as target:
+        _suits(target, "rebase")
         state, view = target.required(bound=False), target.parts.source()
         known, statuses = target.statuses(state)
         partitions = {*known.committed(), *(partition for partition, _ in view.extents)}
@@ -67,6 +82,7 @@ def fill(file: Path, *, yes: bool) -> None:
 
 def accept_change(file: Path, *, yes: bool) -> None:
     with operating(file) as target:
+        _suits(target, "accept-change")
         state = target.required()
         fingerprint = target.fingerprint() if state.pending else ""
         decision = operate.accept_change(state, fingerprint, _new_owner(), fan_out=target.fan_out)
@@ -92,10 +108,19 @@ def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
 
 def import_position(file: Path, before: Before, *, yes: bool) -> None:
     with operating(file) as target:
+        _suits(target, "import")
         found = target.take_over(before, _new_owner())
         _confirm(found.decision, yes=yes)
         found.adopt()
     _done(found.decision, file)
+
+
+def _suits(target: Operations, command: str) -> None:
+    """Raises if the pipeline has `dedup`, and the command is not for that."""
+    if target.parts.config.dedup is not None:
+        from landonce.dedup.operate import refuse
+
+        refuse(target.parts, command)
 
 
 def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: str = "") -> None:

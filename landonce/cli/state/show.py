@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landonce.cli.command import operating, out, print_json
+from landonce.cli.command import accept_operations_of, opened, operations_of, out, print_json
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
@@ -25,12 +25,18 @@ _COUNTED = 100_000
 
 
 def show(file: Path, *, as_json: bool) -> None:
-    with operating(file) as target:
-        seen = _look(target)
+    with opened(file) as parts:
+        seen = _look(operations_of(parts))
+        accepting = _look(accept_operations_of(parts)) if parts.config.dedup is not None else None
     if as_json:
-        print_json(_document(seen))
-    else:
-        _show(seen)
+        document = _document(seen)
+        print_json(document if accepting is None else {**document, "accept": _document(accepting)})
+        return
+    if accepting is not None:
+        out.print("[bold]accept[/]: Kafka → store of `dedup`")
+        _show(accepting)
+        out.print("\n[bold]push[/]: store of `dedup` → target")
+    _show(seen)
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def _show(seen: _Seen) -> None:
     out.print(f"bound to Kafka cluster {ledger.cluster_id or '-'}", markup=False)
     troubles = (
         seen.noticed,
-        seen.no_source and f"Kafka was not asked: {seen.no_source}",
+        seen.no_source and f"the source was not asked: {seen.no_source}",
         seen.no_tables and f"the tables were not asked: {seen.no_tables}",
         seen.no_letters and f"the dead letters were not counted: {seen.no_letters}",
     )

@@ -7,11 +7,13 @@ it reads. Nothing is ever committed to Kafka, and a deleted offset is an error, 
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.protocol.ranges import Partition, Range
-from landonce.read.kafka.broker import source_error
+from landonce.read.kafka.broker import require_same, source_error
+
+if TYPE_CHECKING:
+    from landonce.read.block import ReadBlock
 
 _AT_ONCE = 20_000
 _WAIT = 0.1
@@ -33,6 +38,16 @@ _introduced: dict[Consumer, dict[str, float]] = {}
 """When each consumer last learned the leaders of a topic."""
 
 
+class Record(Protocol):
+    """What Arrow does not hold of a record. `confluent_kafka.Message` is one."""
+
+    def offset(self) -> int | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Records:
     """Some records of one partition, in offset order. `messages` are kept for what Arrow does not hold: key, headers."""
@@ -40,7 +55,69 @@ class Records:
     partition: Partition
     offsets: pa.Int64Array
     values: pa.BinaryArray
-    messages: list[Message]
+    messages: Sequence[Record]
+
+
+class BlockId(NamedTuple):
+    """Which block of a pipeline it is."""
+
+    pipeline: str
+    batch: int
+    number: int
+    ranges: tuple[Range, ...]
+
+
+class RecordSource(ABC):
+    """Where workers read the records of blocks. Picklable; its repr hides secrets."""
+
+    @abstractmethod
+    def read(self, ranges: tuple[Range, ...]) -> Iterator[Records]:
+        """Every record of these ranges, once. Each partition in offset order, partitions in any order."""
+
+    @abstractmethod
+    def require_same(self, topics: Mapping[str, str]) -> None:
+        """Raises unless what was read came from the topics with these ids."""
+
+    def rows(self, ranges: tuple[Range, ...], labels: Mapping[str, str]) -> pa.Table | None:
+        """The rows of these ranges with their coordinates, where rows are kept and not records. None: there are records."""
+        del ranges, labels
+        return None
+
+    freezes: bool = False
+    """Blocks are stored before they are sent, and every attempt sends what is stored."""
+
+    def frozen(self, block: BlockId) -> ReadBlock | None:
+        """The block as it was stored, if it was."""
+        del block
+        return None
+
+    def freeze(self, block: BlockId, content: ReadBlock) -> ReadBlock:
+        """The block as it is sent. Stores it where blocks are stored."""
+        del block
+        return content
+
+
+@dataclass(frozen=True)
+class KafkaRecords(RecordSource):
+    """The brokers, by the options of a consumer."""
+
+    consumer: tuple[tuple[str, object], ...] = field(repr=False)
+
+    def read(self, ranges: tuple[Range, ...]) -> Iterator[Records]:
+        return read(ranges, dict(self.consumer))
+
+    def require_same(self, topics: Mapping[str, str]) -> None:
+        require_same(topics, dict(self.consumer))
+
+
+class NoRecords(RecordSource):
+    """Rows come from a user's query, and workers read nothing."""
+
+    def read(self, ranges: tuple[Range, ...]) -> Iterator[Records]:
+        raise TypeError(f"the rows of {ranges} come from a query")
+
+    def require_same(self, topics: Mapping[str, str]) -> None:
+        del topics
 
 
 def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Records]:
@@ -56,7 +133,7 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
         heard = time.monotonic()
         while waiting:
             left = sum(each.span for each in waiting.values())  # librdkafka waits for as many as it is asked for
-            messages = consumer.consume(min(_AT_ONCE, left), timeout=_WAIT)
+            messages = _consume(consumer, min(_AT_ONCE, left))
             if messages:
                 heard = time.monotonic()
                 yield from _sort_out(consumer, messages, waiting, one_topic)
@@ -70,6 +147,17 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
         raise
     else:
         consumer.unassign()
+
+
+def _consume(consumer: Consumer, count: int) -> list[Message]:
+    """Without garbage collection: so many new objects set it off dozens of times, which took a third of the time of reading."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return consumer.consume(count, timeout=_WAIT)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _consumer(options: Mapping[str, Any]) -> Consumer:

@@ -317,7 +317,7 @@ class OffsetIndex:
         levels = self._levels.get(partition, [])
         if first >= end or not levels:
             return Counted.none()
-        window = BitMap64(range(first, end))
+        window = BitMap64(range(max(first, levels[0].min()), min(end, levels[0].max() + 1)))
         offsets = _numbers(levels[0] & window)
         counts = np.ones(len(offsets), np.int64)
         for each in levels[1:]:

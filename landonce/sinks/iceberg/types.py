@@ -283,7 +283,7 @@ def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, decl
         return Schema(tuple(fields), fold_case=fold_case)
     except ValueError as error:
         raise TableUnfit(
-            f"the names of the table's columns cannot be told apart: {error}.",
+            f"the names of the table's columns are not distinct: {error}.",
             safe="Nothing was written.",
             command="rename a column"
             + (f", correct the table's property {TableProperties.DEFAULT_NAME_MAPPING}" if names else "")

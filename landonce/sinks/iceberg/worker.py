@@ -5,12 +5,11 @@ Files count only once the driver has committed them, so a task that Spark runs a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
-from confluent_kafka import Message
 from pyiceberg.table import Table
 
 from landonce.failpoints import reach
@@ -19,6 +18,7 @@ from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes import Changes
 from landonce.read.evolution import Evolution, observed
 from landonce.read.formats import Decoded, Reject
+from landonce.read.kafka.records import Record
 from landonce.read.route import Routing
 from landonce.read.rows import Decode, decode_by, fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
@@ -68,6 +68,10 @@ class FileRecipe(Recipe[StageTask]):
     def marks(self) -> bool:
         """The snapshots say through which moment they are valid."""
         return True
+
+    @property
+    def describes_records(self) -> bool:
+        return len(self.tables) == 1 and self.routing.field is None and not self.evolve
 
     @property
     def source(self) -> Schema:
@@ -208,7 +212,7 @@ class FileWorker(BlockWorker):
         recipe = self.recipe
         decode = decode_by(table.schema, table.identity, recipe.changes, max_record_bytes=recipe.max_record_bytes)
 
-        def decode_within(values: pa.BinaryArray, messages: list[Message]) -> Decoded:
+        def decode_within(values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
             rows = decode(values, messages)
             found = beyond(table.limits, rows.table)
             rejects = (*rows.rejects, *(Reject(int(rows.kept[at]), reason) for at, reason in found.items()))

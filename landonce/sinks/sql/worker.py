@@ -50,6 +50,10 @@ class SqlRecipe(TransactionRecipe):
     declared: str = ""
     """The declared schema's fingerprint."""
 
+    @property
+    def describes_records(self) -> bool:
+        return not self.evolve
+
     def _decisive(self) -> tuple[object, ...]:
         """What the pipeline file says about rows. The table's own columns may change: each block lands whole."""
         return self.sink.identity, self.sink.key, self.declared, self.select, self.where, repr(self.changes)

@@ -1,0 +1,1 @@
+"""Content deduplication: events are unique by a key that the user defines."""

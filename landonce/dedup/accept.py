@@ -1,0 +1,302 @@
+"""Accept: the store as a sink, on the driver. One commit makes what workers staged count, and moves the position.
+
+The transaction compares the pipeline's mark and the versions of the shards that were searched, lists the chunks with their copies marked and
+the runs of new ids, and writes the new mark. `comparing` is what workers do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from landonce.dedup.chunks import opened
+from landonce.dedup.comparing import EVENTS, AcceptRecipe, JoinedShards, Judged, Staged, StagedBlock
+from landonce.dedup.reshard import reshard
+from landonce.dedup.rows import RowsRecipe
+from landonce.dedup.rule import KeyRule
+from landonce.dedup.store import Acceptance, Chunk, Scope, Store, StorePlace
+from landonce.errors import ConfigError, KeyRuleChanged, TableReshaped
+from landonce.protocol.dedup import expired, may_remove
+from landonce.protocol.ledger import Note
+from landonce.protocol.marks import Mark
+from landonce.protocol.own_ledger import OwnView
+from landonce.protocol.ranges import Partition
+from landonce.read.schema.fields import Schema
+from landonce.sinks import run as sink_run
+from landonce.sinks.contract import Finding, Level
+from landonce.sinks.run import Columns, SparkNeeds
+from landonce.sinks.snapshot import MarkedTable, OpenSnapshot, Seen, SnapshotSink, SnapshotTable
+
+_CLEAN_EVERY = 10.0
+"""Seconds between two rounds of cleaning."""
+_SWEEP_EVERY = 3600.0
+"""Seconds between two searches for bytes that no list names: a crash leaves them."""
+
+
+@dataclass(frozen=True)
+class AcceptSink(SnapshotSink[Staged]):
+    """The store of one scope, for one pipeline that accepts into it."""
+
+    place: StorePlace
+    pipeline: str
+    rule: KeyRule
+    source: Schema
+    """What a record is decoded to. One that cannot be is a dead letter, and its key is not taken."""
+    shards: int
+    ttl: int
+    late: Literal["dead_letter", "accept", "drop"]
+    payloads_for: int
+    """Seconds that the payloads of sent events stay."""
+    of_query: bool = False
+    """Rows of a user's own query are accepted, and not records."""
+    table: str = EVENTS
+
+    @property
+    def identity(self) -> str:
+        return f"store of scope {self.place.scope}"
+
+    def __str__(self) -> str:
+        return self.identity
+
+    def open_table(self) -> StoreTable:
+        return StoreTable(self.place, self.pipeline)
+
+    def stage(self, rows: pa.Table, origin: object) -> tuple[tuple[Staged, ...], int]:
+        raise TypeError(f"{rows.num_rows} rows of {origin}: records are staged by `AcceptWorker`")
+
+    def open(self, run: sink_run.Run) -> OpenAccept:
+        return OpenAccept(self, run)
+
+
+class StoreTable(SnapshotTable[Staged, int]):
+    """The pipeline's mark in the store, and the commit that moves it."""
+
+    def __init__(self, place: StorePlace, pipeline: str) -> None:
+        self.name = f"the store of scope {place.scope!r}"
+        self._place = place
+        self._pipeline = pipeline
+
+    @property
+    def store(self) -> Store:
+        return opened(self._place)
+
+    def create(self, columns: Schema) -> None:
+        del columns
+
+    def creation(self, columns: Schema) -> str:
+        del columns
+        return self.name
+
+    def schema(self) -> Schema:
+        return Schema(())
+
+    def check(self) -> tuple[Finding, ...]:
+        return (Finding(Level.OK, f"{self.name}: keys, events and position are one commit"),)
+
+    def holds(self, labels: tuple[str, ...]) -> bool:
+        del labels
+        return False
+
+    def journal(self) -> tuple[Note, ...]:
+        return self.store.journal(self._pipeline) if self.look() is not None else ()
+
+    def look(self) -> Seen[int] | None:
+        scope = self.store.look()
+        if scope is None:
+            return None
+        mark = self.store.mark(self._pipeline)
+        return Seen(OwnView(scope.lineage, mark, mark), mark.snapshot if mark is not None else 0)
+
+    def attempt(self, seen: Seen[int], mark: Mark, files: Sequence[Staged], note: Note | None) -> bool:
+        answer = self.store.commit(self._pipeline, seen.version, mark, acceptance(files) if files else None, note)
+        if answer is None:
+            raise TableReshaped(
+                "another pipeline accepted events, keys expired, or the shards changed, while a batch was compared."
+            )
+        return answer
+
+
+def _joined(files: Sequence[Staged]) -> list[JoinedShards]:
+    return [each for each in files if isinstance(each, JoinedShards)]
+
+
+def acceptance(files: Sequence[Staged]) -> Acceptance:
+    """What a commit of these adds."""
+    joined = _joined(files)
+    judged: dict[int, Judged] = {}
+    for each in joined:
+        for block, some in each.blocks.items():
+            judged[block] = judged.get(block, Judged()).plus(some)
+    now = int(time.time())
+    chunks = [
+        marked
+        for each in files
+        if isinstance(each, StagedBlock)
+        for marked in _marked(each, judged.get(each.block, Judged()), now)
+    ]
+    if sum(each.accepted for each in chunks) != sum(each.accepted for each in judged.values()):
+        raise ValueError("the chunks hold other numbers of events than the shards accepted")
+    return Acceptance(
+        seen={shard: version for each in joined for shard, version in each.seen.items()},
+        runs=tuple(run for each in joined for run in each.runs),
+        merged=tuple(run for each in joined for run in each.merged),
+        chunks=tuple(chunks),
+        copies=sum(each.copies for each in judged.values()),
+        seen_again=sum(each.seen_again for each in judged.values()),
+        terms=joined[0].terms if joined else None,
+        written_at=min((each.written_at for each in files if isinstance(each, StagedBlock)), default=None),
+    )
+
+
+def _marked(block: StagedBlock, judged: Judged, now: int) -> list[Chunk]:
+    """The chunks of a block, with a bit set for each record that is dropped. Chunks of nothing but copies are left out."""
+    total = sum(chunk.records for _, chunk in block.chunks)
+    dropped = np.zeros(total, np.bool_)
+    for each in judged.dropped:
+        dropped[each] = True
+    found = []
+    for begin, chunk in block.chunks:
+        here = dropped[begin : begin + chunk.records]
+        accepted = int(chunk.records - here.sum())
+        bits = np.packbits(here).tobytes() if here.any() else None
+        if accepted:
+            found.append(replace(chunk, accepted=accepted, accepted_at=now, dropped=bits))
+    return found
+
+
+class OpenAccept(OpenSnapshot[Staged]):
+    """The store, opened on the driver."""
+
+    recipe: AcceptRecipe
+
+    def __init__(self, sink: AcceptSink, run: sink_run.Run) -> None:
+        super().__init__(run)
+        self.sink = sink
+        self.taken: Callable[[], None] = lambda: None
+        """Called whenever the pipeline was taken, before anything is accepted. Raises what must not go on."""
+        self.sent_up_to: Callable[[], Mapping[Partition, int]] = dict
+        """How far the push pipeline is: what is below is in the target."""
+        self.copies = self.seen_again = 0
+        """Of the batches that this run committed."""
+        self._table = sink.open_table()
+        self._clean_after = self._sweep_after = 0.0
+
+    @property
+    def store(self) -> Store:
+        return self._table.store
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (EVENTS,)
+
+    def table(self, name: str) -> MarkedTable[Staged]:
+        del name
+        return self._table
+
+    def spark(self) -> SparkNeeds:
+        return SparkNeeds(("landonce.dedup.comparing", "landonce.engine.exchange"))
+
+    def make_ready(self, columns: Columns | None) -> None:
+        del columns
+        sink = self.sink
+        scope = self.store.make(sink.rule.fingerprint(), sink.rule.describe(), sink.shards, sink.ttl)
+        self._require_rule(scope)
+        if scope.ttl != sink.ttl:
+            self._change_ttl(scope)
+        if scope.shards != sink.shards:
+            reshard(self.store, sink.shards)
+        self.refresh()
+
+    def _require_rule(self, scope: Scope) -> None:
+        sink = self.sink
+        if scope.rule != sink.rule.fingerprint():
+            raise KeyRuleChanged(
+                f"the keys of scope {sink.place.scope!r} were made by another rule: {scope.described}. "
+                f"The pipeline file says: {sink.rule.describe()}.",
+                safe="Nothing was read or written. Under a new rule, a copy of an accepted event could count as new.",
+                command="put the old rule back, or `landonce dedup rekey {file}`, which computes all ids again",
+            )
+
+    def _change_ttl(self, scope: Scope) -> None:
+        """The window belongs to the scope, and so to all of its pipelines."""
+        others = sorted(set(self.store.pipelines()) - {self.sink.pipeline})
+        if others:
+            raise ConfigError(
+                f"dedup.ttl: the window of scope {self.sink.place.scope!r} is {scope.ttl} s, and pipeline {others[0]!r} relies on it.",
+                command=f"say `ttl: {scope.ttl}s`, or choose another scope",
+            )
+        self.store.set_ttl(self.sink.ttl)
+
+    def refresh(self) -> None:
+        """Keys may have expired."""
+        scope = self.store.look()
+        if scope is not None:
+            self._set_recipe(scope)
+
+    def _set_recipe(self, scope: Scope) -> None:
+        kind = RowsRecipe if self.sink.of_query else AcceptRecipe
+        self.recipe = kind(
+            **self.run.basics,
+            shards=scope.shards,
+            place=self.sink.place,
+            rule=self.sink.rule,
+            late=self.sink.late,
+            source=self.sink.source,
+            target=self.sink.source,
+            lineage=scope.lineage,
+            bucket=scope.bucket,
+            horizon=scope.horizon,
+        )
+
+    def tidy(self, epoch: int) -> None:
+        """From here on, a change of the rule fences this driver. One that came before is noticed here."""
+        del epoch
+        if (scope := self.store.look()) is not None:
+            self._require_rule(scope)
+        self.taken()
+
+    def clear(self, files: Mapping[str, tuple[Staged, ...]]) -> None:
+        """A batch is committed. Now and then, what is not needed any more is removed, a little at a time."""
+        joined = _joined(files.get(EVENTS, ()))
+        for judged in (judged for each in joined for judged in each.blocks.values()):
+            self.copies += judged.copies
+            self.seen_again += judged.seen_again
+        self.store.forget_runs(run for each in joined for run in each.merged)
+        if time.monotonic() >= self._clean_after:
+            self.clean(int(time.time()))
+            self._clean_after = time.monotonic() + _CLEAN_EVERY
+
+    def clean(self, now: int) -> None:
+        """Forgets keys that are older than the window, payloads that nobody needs, and bytes that no commit ever listed."""
+        scope, store = self.store.look(), self.store
+        if scope is None:
+            return
+        runs = [run for each in store.shards(range(scope.shards)).values() for run in each.runs]
+        buckets, horizon = expired(
+            {run.bucket for run in runs},
+            now_s=now,
+            ttl_s=self.sink.ttl,
+            bucket_s=scope.bucket,
+            horizon_ms=scope.horizon,
+        )
+        if buckets:
+            store.expire(scope.shards, buckets, horizon)
+            store.forget_runs(run for run in runs if run.bucket in buckets)
+            self.refresh()
+        # A key lives up to a bucket longer than the window, and its payload as long as the key.
+        keep = self.sink.payloads_for + scope.bucket if self.sink.payloads_for else 0
+        sent, before = self.sent_up_to(), now - keep
+
+        def done(chunk: Chunk) -> bool:
+            up_to = sent.get(Partition(chunk.topic, chunk.partition), 0)
+            return may_remove(chunk.last, chunk.accepted_at, sent_up_to=up_to, before=before)
+
+        store.forget_chunks(self.sink.pipeline, list(filter(done, store.old_chunks(self.sink.pipeline, before))))
+        if time.monotonic() >= self._sweep_after:
+            store.forget_orphans(now)
+            self._sweep_after = time.monotonic() + _SWEEP_EVERY

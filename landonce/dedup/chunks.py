@@ -1,0 +1,227 @@
+"""Chunks: records of a range of one partition as bytes, and the source that reads them back for the push pipeline.
+
+To the push pipeline the store looks like the topics: the same partitions and offsets, up to the accepted position, without the copies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from landonce.dedup.frozen import from_bytes, ranges_text, to_bytes
+from landonce.dedup.store import Chunk, Store, StorePlace
+from landonce.errors import RetentionOverrun, SourceUnavailable, TopicRecreated
+from landonce.protocol.dedup import all_accepted, none_removed
+from landonce.protocol.ranges import Range
+from landonce.protocol.source import Extent, SourceView
+from landonce.read.block import ReadBlock
+from landonce.read.kafka.records import BlockId, Records, RecordSource
+
+MOST = 65_536
+"""Records of one chunk."""
+_BYTES = 32 * 2**20
+"""Bytes of its values, about."""
+
+
+def cut(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where records of these sizes are cut into chunks."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(ends):
+        fitting = int(np.searchsorted(ends, ends[begin] - sizes[begin] + _BYTES, side="right"))
+        end = min(begin + MOST, max(fitting, begin + 1))
+        yield begin, end
+        begin = end
+
+
+def encode_records(records: pa.Table) -> bytes:
+    """Arrow IPC, compressed."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, records.schema, options=options) as writer:
+        writer.write_table(records.combine_chunks())
+    return bytes(sink.getvalue())
+
+
+def decode_records(content: bytes) -> pa.Table:
+    return pa.ipc.open_stream(content).read_all().combine_chunks()
+
+
+def headers_of(found: Sequence[Any]) -> pa.BinaryArray:
+    """The headers of each record as bytes; null where there are none. Few topics have any."""
+    return pa.array(map(_header_bytes, found), pa.binary()) if any(found) else pa.nulls(len(found), pa.binary())
+
+
+def _header_bytes(headers: Any) -> bytes | None:
+    if not headers:
+        return None
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    listed = [[name, value.encode() if isinstance(value, str) else value] for name, value in pairs]
+    return json.dumps([[name, value.hex() if value is not None else None] for name, value in listed]).encode()
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """One record, as Kafka's client gives it."""
+
+    table: pa.Table
+    at: int
+
+    def offset(self) -> int:
+        return int(self.table.column("offset")[self.at].as_py())
+
+    def timestamp(self) -> tuple[int, int]:
+        """As Kafka's client: the kind of the timestamp, and milliseconds."""
+        return 1, int(self.table.column("timestamp")[self.at].as_py())
+
+    def key(self) -> bytes | None:
+        return self.table.column("key")[self.at].as_py()  # type: ignore[no-any-return]
+
+    def value(self) -> bytes | None:
+        return self.table.column("value")[self.at].as_py()  # type: ignore[no-any-return]
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        found = self.table.column("headers")[self.at].as_py()
+        if found is None:
+            return None
+        return [(name, bytes.fromhex(value) if value is not None else None) for name, value in json.loads(found)]
+
+
+@dataclass(frozen=True)
+class StoredSequence(Sequence[StoredRecord]):
+    """The records of a table, made when they are asked for: hardly any of them is."""
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, at: int) -> StoredRecord:  # type: ignore[override]  # nobody slices
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        return StoredRecord(self.table, at)
+
+
+def accepted_records(store: Store, chunk: Chunk, within: Range) -> pa.Table:
+    """Those of a chunk that are no copies and in the range."""
+    records = decode_records(store.chunk_content(chunk))
+    offsets = records.column("offset").to_numpy()
+    keep = (offsets >= within.first) & (offsets < within.end)
+    if chunk.dropped is not None:
+        keep &= np.unpackbits(np.frombuffer(chunk.dropped, np.uint8), count=len(offsets)) == 0
+    return records if keep.all() else records.filter(pa.array(keep)).combine_chunks()
+
+
+@dataclass(frozen=True)
+class StoredRecords(RecordSource):
+    """The accepted records of one pipeline."""
+
+    place: StorePlace
+    pipeline: str
+
+    def read(self, ranges: tuple[Range, ...]) -> Iterator[Records]:
+        store = opened(self.place)
+        self._require_accepted(store, ranges)
+        for each in ranges:
+            for chunk in store.chunks(self.pipeline, each):
+                records = accepted_records(store, chunk, each)
+                if records.num_rows:
+                    yield Records(
+                        each.partition,
+                        records.column("offset").combine_chunks(),
+                        records.column("value").combine_chunks(),
+                        StoredSequence(records),
+                    )
+        self._require_kept(store, ranges)
+
+    def _require_accepted(self, store: Store, ranges: tuple[Range, ...]) -> None:
+        """Before chunks are listed: others may be accepted meanwhile."""
+        mark = store.mark(self.pipeline)
+        accepted = mark.state.committed() if mark is not None else {}
+        for each in ranges:
+            if not all_accepted(each.end, accepted.get(each.partition, 0)):
+                raise SourceUnavailable(
+                    f"{each} is to be sent, and the store has accepted events up to {accepted.get(each.partition, 0)}: it was restored. "
+                    "It waits until they are accepted again."
+                )
+
+    def _require_kept(self, store: Store, ranges: tuple[Range, ...]) -> None:
+        """After chunks are read: others may be removed meanwhile."""
+        removed = store.removed(self.pipeline)
+        for each in ranges:
+            if not none_removed(each.first, removed.get(each.partition, 0)):
+                raise RetentionOverrun(
+                    f"{each} is to be sent, and the store has removed events up to {removed[each.partition]}.",
+                    safe="Nothing was skipped.",
+                    command="restore the newest ledger: these events were in the target",
+                )
+
+    def require_same(self, topics: Mapping[str, str]) -> None:
+        """What is accepted belongs to the topics that the accepting pipeline knows, whatever Kafka has now."""
+        mark = opened(self.place).mark(self.pipeline)
+        known = dict(mark.state.topic_ids) if mark is not None else {}
+        for topic, topic_id in topics.items():
+            if known.get(topic, topic_id) != topic_id:
+                raise TopicRecreated(
+                    f"topic {topic!r} was deleted and created again: the store knows id {known[topic]}, the plan has {topic_id}.",
+                    safe="No row was written. The position did not move.",
+                    command="landonce state rebase {file} --drop-pending",
+                )
+
+    freezes = True
+
+    def frozen(self, block: BlockId) -> ReadBlock | None:
+        stored = opened(self.place).block(block.pipeline, block.batch, block.number, ranges_text(block.ranges))
+        return from_bytes(stored.content) if stored is not None else None
+
+    def freeze(self, block: BlockId, content: ReadBlock) -> ReadBlock:
+        """What is stored is read back: the first attempt sends the bytes that all others send."""
+        stored = opened(self.place).put_block(
+            block.pipeline,
+            block.batch,
+            block.number,
+            ranges_text(block.ranges),
+            content.read,
+            to_bytes(content),
+        )
+        return from_bytes(stored.content)
+
+
+@lru_cache(maxsize=8)
+def opened(place: StorePlace) -> Store:
+    """One per process and place: workers keep it for the next block."""
+    return place.open()
+
+
+@dataclass(frozen=True)
+class StoredTopics:
+    """The store as the driver of the push pipeline sees it: topics that end where the accepting pipeline is."""
+
+    place: StorePlace
+    pipeline: str
+
+    def survey(self, topics: Iterable[str]) -> SourceView:
+        del topics
+        store = opened(self.place)
+        mark = store.mark(self.pipeline)
+        if mark is None or mark.state.fresh:
+            raise SourceUnavailable(f"pipeline {self.pipeline!r} has accepted nothing yet.")
+        removed = store.removed(self.pipeline)
+        extents = tuple(
+            (partition, Extent(max(position.first, removed.get(partition, 0)), position.committed))
+            for partition, position in mark.state.positions
+        )
+        return SourceView(mark.state.cluster_id, mark.state.topic_ids, extents)
+
+    def record_bytes(self, ranges: tuple[Range, ...]) -> float | None:
+        """The mean size of some records that wait, as it is once they are decoded: their bytes are compressed."""
+        chunks = opened(self.place).chunks(self.pipeline, ranges[0]) if ranges else []
+        records = sum(each.records for each in chunks)
+        return 4 * sum(each.size for each in chunks) / records if records else None

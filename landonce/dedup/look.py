@@ -1,0 +1,513 @@
+"""What the store of a pipeline file knows, for people: one event (`find`), and all of it (`stats`). Reads only."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from landonce.config.dedup import OTHERS, Dedup
+from landonce.dedup.chunks import accepted_records
+from landonce.dedup.ids import Coordinates, compute
+from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema
+from landonce.dedup.runs import KEY_BYTES, decode, look_up, place_of, shard_of
+from landonce.dedup.store import Chunk, Scope, Store, StorePlace
+from landonce.dedup.tables import NEW
+from landonce.errors import ConfigError, Halt, NothingToDo, Transient
+from landonce.protocol.dedup import Run
+from landonce.protocol.ranges import NO_END, Partition, Range
+from landonce.read.rows import decoder_of
+from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.declared import declared_schema
+from landonce.sinks.parts import Parts
+
+_DAY = 86_400
+MAPPED = 16
+"""Bytes per key that a lookup maps into memory."""
+
+
+def no_dedup() -> NothingToDo:
+    return NothingToDo(
+        "the file has no section `dedup`: its events have no keys.",
+        safe="Nothing was changed.",
+        command="write `dedup: {key: [FIELD, …]}` in {file}",
+    )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The store of one pipeline file, opened."""
+
+    parts: Parts
+    dedup: Dedup
+    store: Store
+
+    @staticmethod
+    def of(parts: Parts) -> Kept:
+        config = parts.config
+        if config.dedup is None:
+            raise no_dedup()
+        place = StorePlace(config.store_place, config.dedup.scope or config.pipeline)
+        return Kept(parts, config.dedup, place.open())
+
+    @property
+    def pipeline(self) -> str:
+        return self.parts.config.pipeline
+
+    def scope(self) -> Scope:
+        """The scope, or an error: there is none."""
+        found = self.store.look()
+        if found is None:
+            raise NothingToDo(
+                f"the store {self.store.database.place} has no scope {self.store.scope!r} yet.",
+                safe="Nothing was changed.",
+                command="`landonce run {file}` makes it; if it was lost: landonce dedup rebuild {file}",
+            )
+        return found
+
+    @cached_property
+    def source(self) -> Schema:
+        """What records are decoded to."""
+        return record_schema(self.parts)
+
+    @cached_property
+    def rule(self) -> KeyRule:
+        return key_rule(self.dedup, self.source)
+
+    def sent(self, pipeline: str) -> Mapping[Partition, int]:
+        """How far a pipeline has sent its events: by its ledger, where that is known here; else as it said last."""
+        if pipeline == self.pipeline:
+            try:
+                state = self.parts.ledger.load()
+            except (Transient, Halt):
+                state = None
+            if state is not None:
+                return state.committed()
+        return self.store.sent_up_to(pipeline)
+
+
+def record_schema(parts: Parts) -> Schema:
+    """What records are decoded to, as the target says it; what the file declares, if the target cannot be asked."""
+    try:
+        tables = parts.sink.held(parts, None)
+        try:
+            return source_schema(tables.recipe)
+        finally:
+            tables.close()
+    except (Transient, Halt) as error:
+        declared = declared_schema(parts.config)
+        if declared is None:
+            raise ConfigError(
+                f"the types of the key's fields are not known: {error.what}",
+                safe="Nothing was changed.",
+                command="make the target reachable, or declare `source.kafka.schema` in {file}",
+            ) from None
+        return declared
+
+
+def key_fields(source: Schema, rule: KeyRule) -> Schema:
+    """The fields that the key needs, all optional: other fields of a record do not matter to it."""
+    named = {column.path[0] for column in rule.columns if column.kind not in (KAFKA_KEY, HEADER)}
+    fields = tuple(replace(each, required=False) for each in source.fields if each.name in named)
+    return replace(source, fields=fields)
+
+
+# One event.
+
+
+class Found(NamedTuple):
+    """Where and when an event was accepted."""
+
+    at: int
+    partition: Partition | None
+    """None: no pipeline of the scope knows the partition any more."""
+    offset: int
+    pipeline: str = ""
+    payload: bytes | None = None
+    """None: the store does not keep it any more."""
+    batch: int | None = None
+    status: str = ""
+    """Of the stored block that holds it, if there is one."""
+    sent: bool | None = None
+    """None: nobody knows."""
+
+
+def find(kept: Kept, given: Sequence[str]) -> Found | None:
+    """The event with this key. None: it was not accepted in the window."""
+    scope, rule = kept.scope(), kept.rule
+    if scope.rule != rule.fingerprint():
+        raise ConfigError(
+            f"the keys in the store were made by another rule: {scope.described}. The file says: {rule.describe()}.",
+            safe="Nothing was changed.",
+            command="put the old rule back, or: landonce dedup rekey {file}",
+        )
+    hi, lo = key_id(rule, key_fields(kept.source, rule), key_values(rule, given))
+    shard = kept.store.shards([int(shard_of(hi, scope.shards)[0])])
+    runs = [run for each in shard.values() for run in each.runs]
+    there, seen = look_up((decode(run, kept.store.run_segments(run)) for run in runs), hi, lo)
+    if not there.any():
+        return None
+    place, offset, at = (int(seen[name][0]) for name in ("place", "offset", "at"))
+    return _located(kept, place, offset, at)
+
+
+def key_values(rule: KeyRule, given: Sequence[str]) -> tuple[str, dict[KeyColumn, str]]:
+    """The name of the rule, and the value of each part of its key, from words: VALUE… in order, or NAME=VALUE…"""
+    by = {} if rule.by is None else {_name(rule.by): rule.by}
+    names = {**by, **{_name(column): column for _, columns in rule.keys for column in columns}}
+    pairs = [each.partition("=") for each in given]
+    named = bool(given) and all(sign and name in names for name, sign, _ in pairs)
+    values = {names[name]: value for name, _, value in pairs} if named else {}
+    chosen, rest = "", list(given)
+    if rule.by is not None:
+        if not named and rest:
+            values[rule.by] = rest.pop(0)
+        if rule.by not in values:
+            raise _wrong_key(rule, given)
+        chosen = values[rule.by]
+    columns = dict(rule.keys).get(chosen, dict(rule.keys).get(OTHERS))
+    if columns is None:
+        raise ConfigError(f"there is no rule for {chosen!r}: events with it are dead letters.", safe=_UNCHANGED)
+    if not named and len(rest) == len(columns):
+        values.update(zip(columns, rest, strict=True))
+    needed = {*columns, *([rule.by] if rule.by is not None else [])}
+    if values.keys() != needed:
+        raise _wrong_key(rule, given)
+    return chosen, values
+
+
+_UNCHANGED = "Nothing was changed."
+
+
+def _name(column: KeyColumn) -> str:
+    return "kafka_key" if column.kind == KAFKA_KEY else ".".join(column.path)
+
+
+def _wrong_key(rule: KeyRule, given: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{len(given)} values are not a key of this file: {rule.describe()}.",
+        safe=_UNCHANGED,
+        command="give the values of all parts in this order, or NAME=VALUE for each"
+        + (f"; first the value of {_name(rule.by)}, which chooses the rule" if rule.by is not None else ""),
+    )
+
+
+def key_id(rule: KeyRule, schema: Schema, key: tuple[str, dict[KeyColumn, str]]) -> tuple[Any, Any]:
+    """The id of a key, computed as for a record that holds it."""
+    _, values = key
+    record: dict[str, Any] = {}
+    for column, text in values.items():
+        if column.kind not in (KAFKA_KEY, HEADER):
+            place = record
+            for name in column.path[:-1]:
+                place = place.setdefault(name, {})
+            place[column.path[-1]] = _json_value(column, text)
+    renamed = {_wire_name(each): record[each.name] for each in schema.fields if each.name in record}
+    rows = decoder_of(schema, max_record_bytes=2**20)(pa.array([json.dumps(renamed).encode()], pa.binary()), [])
+    if rows.rejects:
+        raise ConfigError(f"the key cannot be read: {rows.rejects[0].reason}.", safe=_UNCHANGED)
+    given = {_name(column): text.encode() for column, text in values.items() if column.kind in (KAFKA_KEY, HEADER)}
+    ids = compute(
+        rule,
+        rows.table,
+        pa.array([given.get("kafka_key")], pa.binary()),
+        {name: pa.array([given.get(name)], pa.binary()) for name in rule.headers},
+        Coordinates("", 0, np.zeros(1, np.int64)),
+    )
+    if ids.rejects:
+        raise ConfigError(f"the key cannot be used: {ids.rejects[0]}.", safe=_UNCHANGED)
+    return ids.hi, ids.lo
+
+
+def _wire_name(field: Field) -> str:
+    return field.aliases[0] if field.aliases else field.name
+
+
+def _json_value(column: KeyColumn, text: str) -> Any:
+    """A value as a producer would write it: numbers and booleans as such, everything else as text."""
+    if column.kind in ("integer", "float", "boolean", "decimal"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def partitions_of(store: Store) -> dict[int, tuple[str, Partition]]:
+    """The partitions that the scope's pipelines know, by their hashes."""
+    found = {}
+    for pipeline in store.pipelines():
+        mark = store.mark(pipeline)
+        for partition, _ in mark.state.positions if mark is not None else ():
+            for known in (partition, mark.state.labelled(partition) if mark is not None else partition):
+                found[place_of(known.topic, known.number)] = pipeline, partition
+    return found
+
+
+def _located(kept: Kept, place: int, offset: int, at: int) -> Found:
+    store, known = kept.store, partitions_of(kept.store).get(place)
+    if known is None:
+        return Found(at, None, offset)
+    pipeline, partition = known
+    here = Range(partition, offset, offset + 1)
+    payload = None
+    for chunk in store.chunks(pipeline, here):
+        records = accepted_records(store, chunk, here)
+        if records.num_rows:
+            payload = records.column("value")[0].as_py()
+    block = next((each for each in store.blocks(pipeline) if each.holds(partition, offset)), None)
+    end = kept.sent(pipeline).get(partition)
+    return Found(
+        at,
+        partition,
+        offset,
+        pipeline,
+        payload,
+        block.batch if block is not None else None,
+        block.status if block is not None else "",
+        offset < end if end is not None else None,
+    )
+
+
+def moment(seconds: float) -> str:
+    """For people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def words_of(found: Found | None, scope: Scope) -> list[str]:
+    """The answer to `find`, as sentences."""
+    if found is None:
+        since = (
+            f"which goes back to {moment(scope.horizon / 1000)}"
+            if scope.horizon
+            else "which holds all that was ever accepted"
+        )
+        return [f"not accepted in the window, {since}"]
+    where = f"{found.partition}" if found.partition is not None else "a partition that no pipeline knows any more,"
+    lines = [f"accepted at {moment(found.at)} from {where} offset {found.offset}"]
+    if found.partition is None:
+        return lines
+    if found.sent:
+        lines.append("it was sent" + (f" in batch {found.batch}" if found.batch is not None else ""))
+    elif found.sent is False:
+        lines.append(
+            "it waits to be sent" + (f", in the stored batch {found.batch}" if found.batch is not None else "")
+        )
+    lines.append(
+        "its payload is in the store" if found.payload is not None else "the store keeps its payload no longer"
+    )
+    return lines
+
+
+# All of it.
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The accepted events of one partition whose payloads the store keeps."""
+
+    pipeline: str
+    partition: Partition
+    accepted: int
+    waiting: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What the store will hold, at the present rate."""
+
+    per_second: float
+    keys: int
+    """Once the window is full."""
+    key_bytes: int
+    payload_bytes: int
+
+    @property
+    def mapped(self) -> int:
+        return self.keys * MAPPED
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A scope in numbers."""
+
+    place: str
+    name: str
+    scope: Scope
+    runs: tuple[Run, ...]
+    partitions: tuple[Waiting, ...]
+    blocks: Mapping[str, tuple[int, int]]
+    """By status: how many, and how many events they hold."""
+    bytes: Mapping[str, int]
+    growth: Growth | None
+
+    @property
+    def keys(self) -> int:
+        return sum(run.rows for run in self.runs)
+
+    def buckets(self) -> list[tuple[int, int, int]]:
+        """(begins at, keys, runs), the oldest first."""
+        found: dict[int, list[int]] = {}
+        for run in self.runs:
+            found.setdefault(run.bucket, []).append(run.rows)
+        return [(bucket * self.scope.bucket, sum(rows), len(rows)) for bucket, rows in sorted(found.items())]
+
+
+def stats(kept: Kept) -> Stats:
+    """Everything that `landonce dedup stats` shows."""
+    store, scope = kept.store, kept.scope()
+    runs = tuple(run for each in store.shards(range(scope.shards)).values() for run in each.runs)
+    partitions: list[Waiting] = []
+    chunks: list[Chunk] = []
+    blocks: dict[str, tuple[int, int]] = {}
+    for pipeline in store.pipelines():
+        mine = store.chunks(pipeline)
+        chunks += mine
+        partitions += _waiting(store, pipeline, mine, kept.sent(pipeline))
+        for each in store.blocks(pipeline):
+            count, records = blocks.get(each.status, (0, 0))
+            blocks[each.status] = count + 1, records + each.records
+    return Stats(
+        place=store.database.place,
+        name=store.scope,
+        scope=scope,
+        runs=runs,
+        partitions=tuple(partitions),
+        blocks=blocks,
+        bytes=store.table_bytes(),
+        growth=growth(scope, runs, chunks, kept.dedup, time.time()),
+    )
+
+
+def _waiting(store: Store, pipeline: str, chunks: Iterable[Chunk], sent: Mapping[Partition, int]) -> list[Waiting]:
+    found: dict[Partition, Waiting] = {}
+    for chunk in chunks:
+        partition = Partition(chunk.topic, chunk.partition)
+        end = sent.get(partition, 0)
+        left = 0 if chunk.last < end else chunk.accepted
+        if chunk.first < end <= chunk.last:
+            left = accepted_records(store, chunk, Range(partition, end, NO_END)).num_rows
+        before = found.get(partition, Waiting(pipeline, partition, 0, 0, 0))
+        found[partition] = Waiting(
+            pipeline, partition, before.accepted + chunk.accepted, before.waiting + left, before.bytes + chunk.size
+        )
+    return [found[each] for each in sorted(found)]
+
+
+def growth(scope: Scope, runs: Sequence[Run], chunks: Sequence[Chunk], dedup: Dedup, now: float) -> Growth | None:
+    """By what was accepted in the last day, or in the newest bucket where payloads do not stay. None: nothing tells."""
+    recent = [each for each in chunks if each.accepted_at >= now - _DAY]
+    if recent:
+        began = min(each.accepted_at for each in recent)
+        events, seconds = sum(each.accepted for each in recent), max(now - began, 1.0)
+    elif runs:
+        newest = max(run.bucket for run in runs)
+        events = sum(run.rows for run in runs if run.bucket == newest)
+        seconds = min(max(now - newest * scope.bucket, 1.0), float(scope.bucket))
+    else:
+        return None
+    size = sum(each.size for each in chunks) / max(sum(each.accepted for each in chunks), 1)
+    return grown(scope.ttl, scope.bucket, events / seconds, size if dedup.payloads == "ttl" else 0.0)
+
+
+def grown(ttl: int, bucket: int, per_second: float, record_bytes: float) -> Growth:
+    """What a full window holds at this rate. `record_bytes`: of a payload that stays as long as its key."""
+    keys = int(per_second * (ttl + bucket))
+    return Growth(per_second, keys, keys * KEY_BYTES, int(keys * record_bytes))
+
+
+def size_words(size: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def duration_words(seconds: float) -> str:
+    for name, length in (("days", _DAY), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.4g} {name}"
+    return f"{seconds:.4g} seconds"
+
+
+def lines_of(found: Stats) -> list[str]:
+    """The numbers in words."""
+    scope, new = found.scope, found.blocks.get(NEW, (0, 0))
+    waiting = sum(each.waiting for each in found.partitions)
+    lines = [
+        f"scope {found.name} in {found.place}",
+        f"key: {scope.described}",
+        f"{scope.accepted:,} accepted, {scope.copies:,} copies, {scope.seen_again:,} seen again (a topic that was read again)",
+        f"{waiting:,} events wait to be sent; stored blocks: {new[0]:,} NEW, "
+        f"{sum(count for status, (count, _) in found.blocks.items() if status != NEW):,} SENT",
+        f"window: {duration_words(scope.ttl)}, in steps of {duration_words(scope.bucket)}; "
+        + (f"keys from before {moment(scope.horizon / 1000)} are gone" if scope.horizon else "no key has expired yet"),
+        f"{found.keys:,} keys in {len(found.runs)} runs of {scope.shards} shards",
+        *(f"  accepted since {moment(begin)}: {keys:,} keys in {runs} runs" for begin, keys, runs in found.buckets()),
+        *(
+            f"  {each.partition}: {each.accepted:,} events are kept ({size_words(each.bytes)}), {each.waiting:,} of them wait"
+            for each in found.partitions
+        ),
+        *(f"  table {name}: {size_words(size)}" for name, size in found.bytes.items()),
+    ]
+    if found.growth is not None:
+        lines.append(growth_words(found.growth))
+    return lines
+
+
+def growth_words(growth: Growth) -> str:
+    return (
+        f"at {growth.per_second:,.1f} new events/s, the full window holds {growth.keys:,} keys: {size_words(growth.mapped)} mapped "
+        f"into memory, {size_words(growth.key_bytes + growth.payload_bytes)} on disk (keys {size_words(growth.key_bytes)}, "
+        f"payloads {size_words(growth.payload_bytes)})"
+    )
+
+
+def document_of(found: Stats) -> dict[str, Any]:
+    """The same for scripts."""
+    scope = found.scope
+    return {
+        "scope": found.name,
+        "store": found.place,
+        "rule": scope.described,
+        "accepted": scope.accepted,
+        "copies": scope.copies,
+        "seen_again": scope.seen_again,
+        "waiting": sum(each.waiting for each in found.partitions),
+        "blocks": {status: {"blocks": count, "events": events} for status, (count, events) in found.blocks.items()},
+        "ttl_s": scope.ttl,
+        "bucket_s": scope.bucket,
+        "horizon": moment(scope.horizon / 1000) if scope.horizon else None,
+        "shards": scope.shards,
+        "runs": len(found.runs),
+        "keys": found.keys,
+        "buckets": [{"since": moment(begin), "keys": keys, "runs": runs} for begin, keys, runs in found.buckets()],
+        "partitions": [
+            {
+                "pipeline": each.pipeline,
+                "topic": each.partition.topic,
+                "partition": each.partition.number,
+                "kept": each.accepted,
+                "waiting": each.waiting,
+                "bytes": each.bytes,
+            }
+            for each in found.partitions
+        ],
+        "bytes": dict(found.bytes),
+        "growth": None
+        if found.growth is None
+        else {
+            "events_per_second": found.growth.per_second,
+            "keys": found.growth.keys,
+            "mapped_bytes": found.growth.mapped,
+            "disk_bytes": found.growth.key_bytes + found.growth.payload_bytes,
+        },
+    }

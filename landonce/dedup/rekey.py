@@ -1,0 +1,293 @@
+"""Another key rule: the ids of all accepted events are computed again from the stored payloads, and replace the old ones in one transaction.
+
+    read the runs ─► read the payloads of accepted events ─► new ids ─► write new runs ─► swap runs, rule and epochs
+
+An event is found in the runs by its coordinates. Killed anywhere, the store has the old keys and rule, or the new ones; bytes that no list
+names are removed after a day. The swap fences drivers, so none of them goes on with the old rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from landonce.dedup.chunks import StoredSequence, accepted_records
+from landonce.dedup.ids import Coordinates, compute
+from landonce.dedup.look import Kept, key_fields
+from landonce.dedup.rule import KeyRule
+from landonce.dedup.runs import (
+    FIRST_SEEN,
+    Keys,
+    decode,
+    digest_of,
+    encode,
+    first_of_each,
+    first_seen_of,
+    place_of,
+    sort_ids,
+    split,
+)
+from landonce.dedup.store import Replacement, Scope, Shard, Store
+from landonce.errors import Fenced, NothingToDo, StoreDamaged
+from landonce.protocol.dedup import MOST_KEYS, Run
+from landonce.protocol.ledger import Note, taken
+from landonce.protocol.marks import Mark
+from landonce.protocol.ranges import NO_END, Partition, Range
+from landonce.read.rows import decoder_of
+from landonce.read.schema.fields import Schema
+
+_LARGE = 2**30
+
+
+@dataclass(frozen=True)
+class Rekeying:
+    """The new keys, and what a person must know before they count."""
+
+    scope: Scope
+    shards: dict[int, Shard]
+    rule: KeyRule
+    marks: dict[str, Mark]
+    buckets: dict[int, Keys]
+    """The new keys by bucket, sorted, without copies inside a bucket."""
+    events: int
+    unknown: int
+    """Events of the window whose payload is not in the store any more."""
+    keyless: int
+    """Events that have no key under the new rule."""
+    merged: int
+    """Events that are copies of another one under the new rule."""
+
+    def words(self) -> list[str]:
+        distinct = self.events - self.keyless - self.merged
+        return [
+            f"the key was: {self.scope.described}",
+            f"it becomes:  {self.rule.describe()}",
+            f"{self.events:,} accepted events of the window get new ids: {distinct:,} distinct ones",
+        ]
+
+    def costs(self) -> list[str]:
+        lines = [
+            "Copies that the old rule dropped stay dropped, also those that are events of their own under the new rule."
+        ]
+        if self.merged:
+            lines.append(
+                f"{self.merged:,} events are copies of another event under the new rule. They were accepted, and stay in the target."
+            )
+        if self.keyless:
+            lines.append(
+                f"{self.keyless:,} events have no key under the new rule: what is sent again of them is a dead letter."
+            )
+        if self.unknown:
+            lines.append(
+                f"{self.unknown:,} events of the window have no stored payload any more, and get no id: a copy of one would land again."
+            )
+        return lines
+
+
+def prepare(kept: Kept) -> Rekeying:
+    """Computes all new ids. Changes nothing."""
+    store, scope, rule = kept.store, kept.scope(), kept.rule
+    if scope.rule == rule.fingerprint():
+        raise NothingToDo(
+            f"the keys in the store were made by the rule of the file: {scope.described}.",
+            safe="Nothing was changed.",
+            command="landonce run {file}",
+        )
+    marks = {each: mark for each in store.pipelines() if (mark := store.mark(each)) is not None}
+    shards = store.shards(range(scope.shards))
+    known = _Known.of(store, [run for each in shards.values() for run in each.runs])
+    found: list[_Ids] = []
+    matched = keyless = 0
+    for ids in _all_ids(store, marks, rule, key_fields(kept.source, rule)):
+        bucket, at, there = known.look_up(ids.first_seen)
+        ids.first_seen["at"] = at
+        matched += int(there.sum())
+        keyless += int((there & ~ids.valid).sum())
+        mine = there & ids.valid
+        found.append(_Ids(ids.hi[mine], ids.lo[mine], ids.first_seen[mine], bucket[mine]))
+    buckets, merged = _by_bucket(found)
+    return Rekeying(
+        scope=scope,
+        shards=shards,
+        rule=rule,
+        marks=marks,
+        buckets=buckets,
+        events=matched,
+        unknown=known.count - matched,
+        keyless=keyless,
+        merged=merged,
+    )
+
+
+def carry_out(kept: Kept, new: Rekeying, owner: str, *, forget_unknown: bool) -> None:
+    """Writes the new runs and swaps them in."""
+    refuse_unknown(new.unknown, forget_unknown=forget_unknown)
+    runs = [
+        run
+        for bucket, keys in new.buckets.items()
+        for run in written(
+            kept.store, keys, bucket, new.scope.shards, [each for one in new.shards.values() for each in one.runs]
+        )
+    ]
+    note = Note(now(), "dedup rekey", " ".join((*new.words(), *new.costs())))
+    swap(
+        kept.store,
+        Replacement(
+            seen={number: each.version for number, each in new.shards.items()},
+            rule=new.scope.rule,
+            runs=tuple(runs),
+            marks={
+                pipeline: (mark.snapshot, replace(mark, state=taken(mark.state, owner)))
+                for pipeline, mark in new.marks.items()
+            },
+            note=note,
+            new_rule=(new.rule.fingerprint(), new.rule.describe()),
+        ),
+    )
+    kept.store.forget_runs(run for each in new.shards.values() for run in each.runs)
+
+
+def refuse_unknown(unknown: int, *, forget_unknown: bool) -> None:
+    if unknown and not forget_unknown:
+        raise StoreDamaged(
+            f"{unknown:,} events get no id: nothing holds their payloads any more.",
+            safe="Nothing was changed.",
+            command="the same command with --forget-unknown goes on without them: a copy of one of them would land again",
+        )
+
+
+def swap(store: Store, by: Replacement) -> None:
+    if not store.replace(by):
+        raise Fenced(
+            f"a driver accepted events of scope {store.scope!r} during this command, or its keys expired.",
+            safe="Nothing was changed.",
+            command="stop the pipelines of this scope, then run the same command again",
+        )
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def written(store: Store, keys: Keys, bucket: int, shards: int, before: Iterable[Run]) -> Iterator[Run]:
+    """Stores keys of one bucket as runs. They have the level of the largest old ones, so that they are not merged at once."""
+    level = max((run.level for run in before), default=0)
+    for shard, mine in split(keys, shards).items():
+        for first in range(0, len(mine.hi), MOST_KEYS):
+            part = mine.only(slice(first, first + MOST_KEYS))
+            segments = encode(part)
+            yield store.put_run(Run("", shard, level, bucket, len(part.hi), len(segments), digest_of(part)), segments)
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """New ids of some events, with their coordinates."""
+
+    hi: npt.NDArray[np.uint64]
+    lo: npt.NDArray[np.uint64]
+    first_seen: npt.NDArray[np.void]
+    bucket: npt.NDArray[np.int64]
+    valid: Any = None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The coordinates of all keys, sorted by place and offset."""
+
+    first_seen: npt.NDArray[np.void]
+    bucket: npt.NDArray[np.int64]
+    ranges: dict[int, tuple[int, int]]
+
+    @property
+    def count(self) -> int:
+        return len(self.first_seen)
+
+    @staticmethod
+    def of(store: Store, runs: list[Run]) -> _Known:
+        opened = [decode(run, store.run_segments(run)).first_seen for run in runs]
+        seen = np.concatenate([np.empty(0, FIRST_SEEN), *opened])
+        bucket = np.concatenate([np.empty(0, np.int64), *(np.full(run.rows, run.bucket, np.int64) for run in runs)])
+        order = np.lexsort((seen["offset"], seen["place"]))
+        seen, bucket = seen[order], bucket[order]
+        places, begins = np.unique(seen["place"], return_index=True)
+        ends = [*begins[1:].tolist(), len(seen)]
+        return _Known(seen, bucket, {int(p): (int(b), int(e)) for p, b, e in zip(places, begins, ends, strict=True)})
+
+    def look_up(self, events: npt.NDArray[np.void]) -> tuple[Any, Any, Any]:
+        """Bucket and time of acceptance of events of one partition, and which of them have a key."""
+        begin, end = self.ranges.get(int(events["place"][0]) if len(events) else 0, (0, 0))
+        offsets = self.first_seen["offset"][begin:end]
+        at = np.searchsorted(offsets, events["offset"])
+        inside = np.minimum(at, max(end - begin - 1, 0))
+        there = (offsets[inside] == events["offset"]) if end > begin else np.zeros(len(events), np.bool_)
+        index = begin + inside
+        if end <= begin:
+            return np.zeros(len(events), np.int64), np.zeros(len(events), np.uint32), there
+        return self.bucket[index], self.first_seen["at"][index], there
+
+
+def _all_ids(store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema) -> Iterator[_Ids]:
+    """The new ids of all accepted events whose payloads are there, chunk by chunk."""
+    decode_values = decoder_of(schema, max_record_bytes=_LARGE)
+    for pipeline, mark in marks.items():
+        for chunk in store.chunks(pipeline):
+            partition = Partition(chunk.topic, chunk.partition)
+            records = accepted_records(store, chunk, Range(partition, 0, NO_END))
+            if records.num_rows:
+                label = mark.state.labelled(partition)
+                yield ids_of(records, rule, decode_values, label)
+
+
+def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partition) -> _Ids:
+    """The ids of records of one partition. Those without a key are not `valid`."""
+    values = records.column("value").combine_chunks()
+    decoded = decode_values(values, StoredSequence(records))
+    kept, count = decoded.kept, records.num_rows
+    offsets = records.column("offset").to_numpy()
+    keys = records.column("key").combine_chunks().take(pa.array(kept)) if rule.needs_kafka_key else None
+    ids = compute(
+        rule,
+        decoded.table,
+        keys,
+        {name: _header(records, kept, name) for name in rule.headers},
+        Coordinates(label.topic, label.number, offsets[kept]),
+    )
+    good = np.ones(len(kept), np.bool_)
+    good[list(ids.rejects)] = False
+    hi, lo, valid = np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_)
+    hi[kept], lo[kept], valid[kept] = ids.hi, ids.lo, good
+    seen = first_seen_of(place_of(label.topic, label.number), offsets, 0)
+    return _Ids(hi, lo, seen, np.zeros(count, np.int64), valid)
+
+
+def _header(records: pa.Table, kept: npt.NDArray[np.int64], name: str) -> pa.BinaryArray:
+    """The last header of this name, as Kafka's clients take it."""
+    listed = StoredSequence(records)
+    found = []
+    for at in kept.tolist():
+        values = [value for key, value in listed[at].headers() or () if key == name]
+        found.append(values[-1] if values else None)
+    return pa.array(found, pa.binary())
+
+
+def _by_bucket(found: list[_Ids]) -> tuple[dict[int, Keys], int]:
+    """One key per id, in the bucket of the last acceptance: no copy is forgotten before the last event that has the id."""
+    if not found:
+        return {}, 0
+    hi, lo, seen, bucket = (
+        np.concatenate([getattr(each, name) for each in found]) for name in ("hi", "lo", "first_seen", "bucket")
+    )
+    order = sort_ids(hi, lo, -bucket, seen["at"], seen["place"], seen["offset"])
+    hi, lo, seen, bucket = hi[order], lo[order], seen[order], bucket[order]
+    first = first_of_each(hi, lo)
+    buckets = {}
+    for each in np.unique(bucket[first]).tolist():
+        mine = first & (bucket == each)
+        buckets[each] = Keys(hi[mine], lo[mine], seen[mine])
+    return buckets, int((~first).sum())

@@ -1,0 +1,187 @@
+"""The rule that makes the key of an event: which parts of a record it has, by which rule of several.
+
+A rule is plain data. `key_rule` makes it from a pipeline file; other sources of rules need only make the same data.
+`ids` computes with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from landonce.config.dedup import Dedup, KeyPart
+from landonce.errors import ConfigError
+from landonce.read.schema.fields import Field, Schema, is_uuid, spelled
+from landonce.sinks.audit import RowRecipe
+
+FORMAT = 1
+"""Increased whenever the same key gets another id."""
+KAFKA_KEY, HEADER = "kafka key", "header"
+LATE = "late: its key may be older than the window"
+"""Why a record is a dead letter whose first copy may be forgotten."""
+PUSHED = "pushed"
+"""The folder, below that of dead letters, of events that were accepted and could not land."""
+_CLASSES: dict[str, Callable[[pa.DataType], bool]] = {
+    "boolean": pt.is_boolean,
+    "integer": pt.is_integer,
+    "float": pt.is_floating,
+    "decimal": pt.is_decimal,
+    "string": lambda type_: pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_),
+    "binary": lambda type_: any(
+        check(type_) for check in (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    ),
+    "uuid": is_uuid,
+    "timestamp": pt.is_timestamp,
+    "date": pt.is_date,
+    "time": pt.is_time,
+}
+_CHOOSING = ("string", "integer", "boolean")
+"""The classes of a field that may choose the rule: its text is the name of the rule."""
+
+
+def type_class(type_: pa.DataType) -> str | None:
+    """The class of types whose equal values have equal ids; None if a value of this type cannot be in a key."""
+    plain = type_.value_type if pt.is_dictionary(type_) else type_
+    return next((name for name, holds in _CLASSES.items() if holds(plain)), None)
+
+
+def source_schema(recipe: RowRecipe) -> Schema:
+    """What records are decoded to for their keys. The columns of a target that evolves may be wider by the time that an event gets there."""
+    if recipe.describes_records:
+        return recipe.source
+    fields = tuple(replace(each, type=_widest(each.type)) for each in recipe.source.fields)
+    return replace(recipe.source, fields=fields)
+
+
+def _widest(type_: pa.DataType) -> pa.DataType:
+    if pt.is_struct(type_):
+        return pa.struct([each.with_type(_widest(each.type)) for each in type_])
+    if pt.is_decimal128(type_):
+        return pa.decimal128(38, type_.scale)
+    wide = {"integer": pa.int64(), "float": pa.float64()}.get(type_class(type_) or "", type_)
+    return type_ if pt.is_uint64(type_) else wide
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """One part of a key. `kind` is the class of a field's type, or `kafka key`, or `header`."""
+
+    kind: str
+    path: tuple[str, ...] = ()
+    """Of a field, its names from the outside in; of a header, its name."""
+
+    def __str__(self) -> str:
+        if self.kind == KAFKA_KEY:
+            return "the Kafka key"
+        return f"header {self.path[0]!r}" if self.kind == HEADER else f"field {'.'.join(self.path)!r}"
+
+
+@dataclass(frozen=True)
+class KeyRule:
+    """The keys by the names of their rules; a key without `by` has the name ``""``."""
+
+    keys: tuple[tuple[str, tuple[KeyColumn, ...]], ...]
+    by: KeyColumn | None = None
+    on_null: Literal["dead_letter", "unique", "value"] = "dead_letter"
+
+    @property
+    def columns(self) -> tuple[KeyColumn, ...]:
+        """All that is needed of a record, without repetition."""
+        chosen = () if self.by is None else (self.by,)
+        return tuple(dict.fromkeys([*chosen, *(column for _, columns in self.keys for column in columns)]))
+
+    @property
+    def needs_kafka_key(self) -> bool:
+        return any(column.kind == KAFKA_KEY for column in self.columns)
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The headers that are needed."""
+        return tuple(column.path[0] for column in self.columns if column.kind == HEADER)
+
+    def fingerprint(self) -> str:
+        """A SHA-256 over all that an id depends on, apart from the record: the same in any process."""
+        chosen = None if self.by is None else _canonical(self.by)
+        keys = [[name, [_canonical(column) for column in columns]] for name, columns in sorted(self.keys)]
+        canonical = json.dumps([FORMAT, self.on_null, chosen, keys], ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def describe(self) -> str:
+        """One line for people."""
+        keys = {name: ", ".join(map(_described, columns)) for name, columns in self.keys}
+        listed = "; ".join(f"{name}: {key}" for name, key in keys.items())
+        key = keys[""] if self.by is None else f"by {_described(self.by)}: {listed}"
+        return f"{key} (nulls: {self.on_null})"
+
+
+def _canonical(column: KeyColumn) -> list[Any]:
+    return [column.kind, list(column.path)]
+
+
+def _described(column: KeyColumn) -> str:
+    return f"{'.'.join(column.path)} ({column.kind})" if column.kind in _CLASSES else str(column)
+
+
+def accepted_schema(recipe: RowRecipe, dedup: Dedup) -> Schema:
+    """What a record must be to be accepted: all that the target asks for, or the fields of the key, if the target cannot say it beforehand."""
+    source = source_schema(recipe)
+    if recipe.describes_records:
+        return source
+    named = {name for part in dedup.fields for name in (part, part.split(".")[0])}
+    fields = tuple(replace(each, required=False) for each in source.fields if each.name in named)
+    return replace(source, fields=fields or (Field("__landonce_any", pa.string()),))
+
+
+def key_rule(config: Dedup, schema: Schema) -> KeyRule:
+    """The rule of a pipeline file for records with this schema, or a `ConfigError` that names the field at fault."""
+    keys = {"": config.key} if config.key is not None else config.rules or {}
+    made = tuple((name, tuple(_column(part, schema) for part in parts)) for name, parts in keys.items())
+    if config.by is None:
+        return KeyRule(made, None, config.on_null)
+    by = _field(config.by, schema)
+    if by.kind not in _CHOOSING:
+        raise ConfigError(
+            f"dedup: by names {config.by!r}, which is {_article(by.kind)}. "
+            f"The field that chooses the rule must be text, a whole number or a boolean."
+        )
+    return KeyRule(made, by, config.on_null)
+
+
+def _column(part: KeyPart, schema: Schema) -> KeyColumn:
+    if part.field is not None:
+        return _field(part.field, schema)
+    return KeyColumn(KAFKA_KEY) if part.kafka_key else KeyColumn(HEADER, (part.header or "",))
+
+
+def _field(name: str, schema: Schema) -> KeyColumn:
+    """The field of this name; else, the nested field at this path."""
+    names = [name] if name in schema.by_name() else name.split(".")
+    type_ = pa.struct(list(schema.arrow))
+    for at, each in enumerate(names):
+        index = type_.get_field_index(each) if pt.is_struct(type_) else -1
+        if index < 0:
+            raise ConfigError(f"dedup: {name!r} is not a field of the records. {_there(names[:at], type_)}")
+        type_ = type_.field(index).type
+    kind = type_class(type_)
+    if kind is None:
+        hint = f" {_there(names, type_)}" if pt.is_struct(type_) else ""
+        raise ConfigError(f"dedup: {name!r} cannot be in a key: its type is {spelled(type_)}.{hint}")
+    return KeyColumn(kind, tuple(names))
+
+
+def _there(above: Iterable[str], type_: pa.DataType) -> str:
+    """What could have been named."""
+    path = ".".join(above)
+    if not pt.is_struct(type_):
+        return f"{path!r} has no fields: its type is {spelled(type_)}."
+    return f"There are: {', '.join('.'.join([*([path] if path else []), each.name]) for each in type_)}."
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeio" else f"a {kind}"

@@ -1,0 +1,207 @@
+"""The store in real databases: what counts, what a commit compares, what is removed, and another number of shards.
+
+YDB's statements are compiled by its own dialect, because no server can be had here; with `YDB_ENDPOINT`, all of it runs there.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from landonce.dedup.reshard import reshard
+from landonce.dedup.runs import Keys, Segment, decode, digest_of, encode, first_seen_of, shard_of, sort_ids
+from landonce.dedup.store import Acceptance, Chunk, Scope, Store, StorePlace
+from landonce.errors import StoreDamaged
+from landonce.protocol.dedup import Run
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import Mark
+from landonce.protocol.ranges import Partition, Range
+
+HOUR = 3600
+MARK = Mark(LedgerState("p", lineage="l", epoch=1, owner="o", version=1))
+
+
+_DATABASES = [
+    "sqlite",
+    *(pytest.param(each, marks=pytest.mark.integration) for each in ("postgresql", "mariadb")),
+    *(["ydb"] if "YDB_ENDPOINT" in os.environ else []),
+]
+
+
+@pytest.fixture(params=_DATABASES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    where: Path | str = tmp_path / "store"
+    if request.param == "postgresql":
+        where = str(request.getfixturevalue("new_database")())
+    if request.param == "mariadb":
+        where = str(request.getfixturevalue("mariadb").url)
+    if request.param == "ydb":
+        where = os.environ["YDB_ENDPOINT"].replace("grpc://", "ydb://", 1)
+    made = StorePlace(where, f"clicks-{uuid.uuid4()}").open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scope(store: Store) -> Scope:
+    return store.make("rule", "id (integer)", 4, 8 * HOUR)
+
+
+def keys_of(seed: int, count: int = 500) -> Keys:
+    chance = np.random.default_rng(seed)
+    hi, lo = (chance.integers(0, 2**64, count, np.uint64) for _ in range(2))
+    order = sort_ids(hi, lo)
+    return Keys(hi[order], lo[order], first_seen_of(1, np.arange(count), 7))
+
+
+def put(store: Store, shard: int, keys: Keys, bucket: int = 0) -> Run:
+    return store.put_run(Run("", shard, 0, bucket, len(keys.hi), 0, digest_of(keys)), encode(keys))
+
+
+def held(store: Store, shards: int) -> list[tuple[int, int]]:
+    """All ids that the store lists, each in the shard that it belongs to."""
+    found = []
+    for number, shard in store.shards(range(shards)).items():
+        for run in shard.runs:
+            keys = decode(run, store.run_segments(run))
+            assert set(shard_of(keys.hi, shards).tolist()) <= {number}
+            found += list(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
+    return sorted(found)
+
+
+def by_shard(keys: Keys, shards: int) -> dict[int, Keys]:
+    return {each: Keys(*(column[shard_of(keys.hi, shards) == each] for column in keys)) for each in range(shards)}
+
+
+def accept(store: Store, keys: Keys, shards: int, expected: int = 0) -> bool | None:
+    runs = tuple(put(store, shard, part) for shard, part in by_shard(keys, shards).items())
+    seen = {shard: each.version for shard, each in store.shards(range(shards)).items()}
+    return store.commit("p", expected, MARK, Acceptance(seen, runs))
+
+
+def test_a_run_counts_once_a_commit_lists_it(store: Store, scope: Scope) -> None:
+    put(store, 0, keys_of(1))
+    assert held(store, 4) == []
+    assert accept(store, keys_of(2), 4)
+    assert len(held(store, 4)) == 500
+
+
+def test_a_commit_needs_the_mark_and_the_versions_that_were_seen(store: Store, scope: Scope) -> None:
+    assert accept(store, keys_of(1), 4)
+    assert accept(store, keys_of(2), 4, expected=0) is False, "somebody else moved the mark"
+    old = dict.fromkeys(range(4), 0)
+    assert store.commit("p", 1, MARK, Acceptance(old, (put(store, 0, keys_of(3)),))) is None
+    one_old = {0: 1, 1: 1, 2: 0, 3: 1}
+    assert store.commit("p", 1, MARK, Acceptance(one_old, (put(store, 0, keys_of(3)),))) is None
+    assert len(held(store, 4)) == 500
+    assert store.mark("p") is not None
+
+
+def test_expired_keys_are_gone_and_what_was_compared_before_is_not_committed(store: Store, scope: Scope) -> None:
+    assert accept(store, keys_of(1), 4)
+    seen = {shard: each.version for shard, each in store.shards(range(4)).items()}
+    store.expire(4, {0}, 5000)
+    assert held(store, 4) == []
+    assert store.look().horizon == 5000  # type: ignore[union-attr]
+    assert store.commit("p", 1, MARK, Acceptance(seen)) is None
+    store.expire(4, {1}, 4000)
+    assert store.look().horizon == 5000, "never backwards"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 8), (4, 64), (8, 2), (4, 1)])
+def test_another_number_of_shards_keeps_every_id(store: Store, before: int, after: int) -> None:
+    store.make("rule", "", before, HOUR)
+    for seed in range(3):
+        assert accept(store, keys_of(seed), before, expected=seed)
+    ids = held(store, before)
+    assert len(ids) == 1500
+    reshard(store, after)
+    assert held(store, after) == ids
+    assert store.look().shards == after  # type: ignore[union-attr]
+    seen = dict.fromkeys(range(before), 3)
+    assert store.commit("p", 3, MARK, Acceptance(seen)) is None, "who compared with the old shards compares again"
+
+
+@pytest.mark.parametrize("others", [8, 16, 2])
+def test_shards_that_somebody_else_changes_meanwhile_keep_every_id(
+    store: Store, scope: Scope, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Two drivers of one scope start at once."""
+    for seed in range(3):
+        assert accept(store, keys_of(seed), 4, expected=seed)
+    ids, replace_shards = held(store, 4), store.replace_shards
+    store.forget_orphans(2**40)  # other tests leave some in a shared database
+
+    def late(seen: Mapping[int, int], shards: int, runs: Sequence[Run]) -> bool:
+        monkeypatch.setattr(store, "replace_shards", replace_shards)
+        reshard(store, others)
+        return replace_shards(seen, shards, runs)
+
+    monkeypatch.setattr(store, "replace_shards", late)
+    reshard(store, 8)
+    assert held(store, 8) == ids
+    assert store.forget_orphans(2**40) == 0, "what was split in vain is gone"
+
+
+def test_a_run_that_is_merged_while_shards_are_split_is_no_damage(
+    store: Store, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert accept(store, keys_of(1), 4)
+    ids, run_segments = held(store, 4), store.run_segments
+
+    def late(run: Run) -> list[Segment]:
+        monkeypatch.setattr(store, "run_segments", run_segments)
+        again = put(store, run.shard, decode(run, run_segments(run)))
+        seen = {shard: each.version for shard, each in store.shards(range(4)).items()}
+        assert store.commit("p", 1, MARK, Acceptance(seen, (again,), (run,)))
+        store.forget_runs([run])
+        return run_segments(run)
+
+    monkeypatch.setattr(store, "run_segments", late)
+    reshard(store, 8)
+    assert held(store, 8) == ids
+    lost = store.shards([0])[0].runs[0]
+    store.forget_runs([lost])
+    with pytest.raises(StoreDamaged):
+        reshard(store, 16)
+
+
+def test_a_chunk_is_listed_by_its_offsets_and_removed_with_its_bytes(store: Store, scope: Scope) -> None:
+    chunks = [
+        store.put_chunk(Chunk("", "t", 0, first, first + 9, 10, 0, 0, "v", accepted=10, accepted_at=first), b"x" * 9)
+        for first in (0, 10, 20)
+    ]
+    assert store.commit("p", 0, MARK, Acceptance({}, chunks=tuple(chunks)))
+    within = store.chunks("p", Range(Partition("t", 0), 5, 20))
+    assert [each.first for each in within] == [0, 10]
+    assert store.chunk_content(within[0]) == b"x" * 9
+    assert [each.first for each in store.old_chunks("p", 20)] == [0, 10]
+    store.forget_chunks("p", within)
+    assert store.removed("p") == {Partition("t", 0): 20}
+    with pytest.raises(StoreDamaged):
+        store.chunk_content(within[0])
+
+
+def test_the_first_content_of_a_block_stays_for_its_ranges(store: Store, scope: Scope) -> None:
+    assert store.block("p", 1, 0, "r") is None
+    assert store.put_block("p", 1, 0, "r", 3, b"first").content == b"first"
+    assert store.put_block("p", 1, 0, "r", 3, b"other code").content == b"first"
+    assert store.put_block("p", 1, 0, "other ranges", 3, b"another plan").content == b"another plan"
+    assert store.block("p", 1, 0, "r") is None
+    store.sent("p", 1)
+    assert store.forget_sent("p", 2**40) == 1
+    assert store.block("p", 1, 0, "other ranges") is None
+
+
+def test_bytes_that_no_list_names_are_removed_after_a_day(store: Store, scope: Scope) -> None:
+    run = put(store, 0, keys_of(1))
+    assert accept(store, keys_of(2), 4)
+    assert store.forget_orphans(0) == 0
+    assert store.forget_orphans(2**40) >= 1
+    assert store.run_segments(run) == []
+    assert len(held(store, 4)) == 500

@@ -1,0 +1,551 @@
+"""What people ask of deduplication, and decide about it: `landonce dedup`, `check` and `state`, with real Kafka and real targets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from deliveries import ask, send
+from pipelines import Said, landonce
+from plain_process import UNDISTURBED, PlainProcess
+from pyiceberg.catalog import load_catalog
+from typer.testing import CliRunner
+
+from landonce.cli import app
+from landonce.dedup import look, rekey
+from landonce.dedup.run import run_pipeline
+from landonce.engine import workers
+from landonce.errors import Fenced, KeyRuleChanged, StoreBehind
+from landonce.local import LocalClickHouse, LocalKafka
+from landonce.protocol.ledger import Totals
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import load
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return lambda *words: landonce(capsys, monkeypatch, *words)
+
+
+@dataclass
+class Unique:
+    """One pipeline with `dedup`: a topic, a file, a table `events` of (id, kind, name)."""
+
+    kafka: LocalKafka
+    folder: Path
+    topic: str
+    sink: dict[str, Any]
+    rows: Callable[[], list[tuple[Any, ...]]]
+    """(id, kind, name, partition, offset) of each row."""
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "p.yaml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "keys.db"
+
+    def write_file(self, dedup: dict[str, Any] | None = None, **changes: Any) -> None:
+        document = {
+            "pipeline": f"p-{self.topic}",
+            "source": {
+                "kafka": {
+                    "bootstrap_servers": self.kafka.bootstrap_servers,
+                    "topics": [self.topic],
+                    "schema": "id bigint, kind string, name string",
+                }
+            },
+            "sink": self.sink,
+            "dedup": {"key": ["kind", "id"], "store": {"sqlite": "keys.db"}, **(dedup or {})},
+            "batch": {"interval": "0s", "max_rows": 300, "block_rows": 100},
+            "spark": {"master": "local[2]"},
+            **changes,
+        }
+        self.file.write_text(yaml.safe_dump({name: value for name, value in document.items() if value is not None}))
+
+    def send(self, records: Iterable[tuple[int, str, str]], partition: int = 0, **more: Any) -> None:
+        send(
+            self.kafka,
+            self.topic,
+            [{"id": number, "kind": kind, "name": name} for number, kind, name in records],
+            partition=partition,
+            **more,
+        )
+
+    def run(self) -> Totals:
+        return run_pipeline(load(self.file), once=True)
+
+    def events(self) -> Counter[tuple[int, str]]:
+        """How often each key is in the target."""
+        return Counter((number, kind) for number, kind, *_ in self.rows())
+
+
+@pytest.fixture
+def sql(kafka: LocalKafka, tmp_path: Path, new_topic: Callable[..., str]) -> Unique:
+    def rows() -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(tmp_path / "target.db")) as connection:
+            return connection.execute("SELECT id, kind, name, _partition, _offset FROM events").fetchall()
+
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/target.db", "table": "events", "create": True}}
+    made = Unique(kafka, tmp_path, new_topic(2), sink, rows)
+    made.write_file()
+    return made
+
+
+@pytest.fixture
+def clickhouse_table(
+    kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    tmp_path: Path,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+) -> Unique:
+    table = new_table()
+
+    def rows() -> list[tuple[Any, ...]]:
+        found = ask(clickhouse.url, f"SELECT id, kind, name, _partition, _offset FROM {table}")
+        return [
+            (int(each["id"]), each["kind"], each["name"], each["_partition"], int(each["_offset"])) for each in found
+        ]
+
+    sink = {"clickhouse": {"url": clickhouse.url, "table": table, "create": True, "deadline": "5s"}}
+    made = Unique(kafka, tmp_path, new_topic(2), sink, rows)
+    made.write_file(ledger={"sqlite": "keys.db"})
+    return made
+
+
+@pytest.fixture
+def lake(kafka: LocalKafka, tmp_path: Path, new_topic: Callable[..., str]) -> Unique:
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+
+    def rows() -> list[tuple[Any, ...]]:
+        found = catalog.load_table("db.t").scan().to_arrow().to_pylist()
+        return [(each["id"], each["kind"], each["name"], each["_kafka_partition"], each["_offset"]) for each in found]
+
+    made = Unique(kafka, tmp_path, new_topic(2), {"iceberg": {"table": "db.t", "create": True}}, rows)
+    made.write_file()
+    return made
+
+
+@pytest.fixture(params=["sql", "clickhouse_table", "lake"])
+def unique(request: pytest.FixtureRequest) -> Unique:
+    """The pipeline with each kind of target."""
+    made: Unique = request.getfixturevalue(request.param)
+    return made
+
+
+def some(first: int, end: int, kind: str = "a") -> list[tuple[int, str, str]]:
+    return [(each, kind, f"n{each}") for each in range(first, end)]
+
+
+class TestFind:
+    def test_an_event_that_was_accepted(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 50), partition=1)
+        sql.run()
+        said = command("dedup", "find", sql.file, "a", "7")
+        assert said.code == 0
+        assert f"from {sql.topic}[1] offset 7" in said.out
+        assert "it was sent" in said.out
+        assert "its payload is in the store" in said.out
+        found = command("dedup", "find", sql.file, "id=7", "kind=a", "--json").json
+        assert (found["partition"], found["offset"], found["sent"]) == (1, 7, True)
+        assert json.loads(found["payload"])["name"] == "n7"
+
+    def test_an_event_that_was_not(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 5))
+        sql.run()
+        said = command("dedup", "find", sql.file, "b", "3")
+        assert said.out.startswith("not accepted in the window, which holds all that was ever accepted")
+        assert command("dedup", "find", sql.file, "b", "3", "--json").json == {"accepted": False}
+
+    def test_a_key_that_is_none(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 5))
+        sql.run()
+        said = command("dedup", "find", sql.file, "3")
+        assert said.code == 2
+        assert "kind (string), id (integer)" in said.err
+        assert "cannot be read" in command("dedup", "find", sql.file, "a", "x").err
+
+    def test_a_rule_for_each_kind(self, sql: Unique, command: Command) -> None:
+        sql.write_file({"key": None, "by": "kind", "rules": {"a": ["id"], "*": ["id", "name"]}})
+        sql.send([*some(0, 5), *some(0, 5, "b")])
+        sql.run()
+        assert "offset 3\n" in command("dedup", "find", sql.file, "a", "3").out
+        assert "offset 8\n" in command("dedup", "find", sql.file, "b", "3", "n3").out
+        assert "not accepted" in command("dedup", "find", sql.file, "b", "3", "n4").out
+
+    def test_without_dedup(self, sql: Unique, command: Command) -> None:
+        sql.file.write_text(yaml.safe_dump({**yaml.safe_load(sql.file.read_text()), "dedup": None}))
+        said = command("dedup", "find", sql.file, "3")
+        assert "has no section `dedup`" in said.err
+
+
+class TestStats:
+    def test_in_words_and_as_a_document(self, sql: Unique, command: Command) -> None:
+        sql.send([*some(0, 500), *some(0, 100)])
+        sql.run()
+        said = command("dedup", "stats", sql.file).out
+        assert "500 accepted, 100 copies, 0 seen again" in said
+        assert "0 events wait to be sent" in said
+        assert "kind (string), id (integer)" in said
+        assert "the full window holds" in said
+        found = command("dedup", "stats", sql.file, "--json").json
+        assert (found["keys"], found["waiting"], found["shards"]) == (500, 0, 16)
+        assert sum(each["keys"] for each in found["buckets"]) == 500
+        assert found["bytes"]["landonce_deduplication"] == 500 * 36
+
+    def test_the_view(self, sql: Unique) -> None:
+        sql.send([*some(0, 500), *some(0, 100)])
+        sql.send(some(400, 600), partition=1)
+        sql.run()
+        with closing(sqlite3.connect(sql.store)) as connection:
+            found = connection.execute(
+                "SELECT partition_number, accepted, sent, waiting FROM landonce_dedup_waiting ORDER BY 1"
+            ).fetchall()
+        assert sum(accepted for _, accepted, _, _ in found) == 600
+        assert all(accepted == sent and not waiting for _, accepted, sent, waiting in found)
+
+    def test_before_the_first_run(self, sql: Unique, command: Command) -> None:
+        said = command("dedup", "stats", sql.file)
+        assert said.code == 1
+        assert "has no scope" in said.err
+
+
+class TestState:
+    def test_both_pipelines_are_shown(self, sql: Unique, command: Command) -> None:
+        sql.send([*some(0, 50), *some(0, 10)])
+        sql.run()
+        said = command("state", "show", sql.file).out
+        assert "60 read = 50 landed + 0 dead-lettered + 10 filtered" in said
+        assert "50 read = 50 landed" in said
+        found = command("state", "show", sql.file, "--json").json
+        assert found["accept"]["ledger"]["totals"]["filtered"] == 10
+        assert found["ledger"]["positions"][0]["lag"] == 0
+
+    def test_what_does_not_suit_is_refused(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 5))
+        sql.run()
+        for words, why in (
+            (("rebase",), "cannot be bound to other topics"),
+            (("accept-change",), "a stored block is sent as it is"),
+            (("import", "--from-nothing"), "says nothing about the keys"),
+        ):
+            said = command("state", words[0], sql.file, *words[1:])
+            assert said.code == 1
+            assert why in said.err
+            assert "Next step:" in said.err
+
+
+class TestRekey:
+    def test_the_new_rule_judges_old_events(self, sql: Unique, command: Command) -> None:
+        sql.send([*some(0, 50), *some(0, 50, "b"), *some(0, 10)])
+        sql.run()
+        sql.write_file({"key": ["id"]})
+        with pytest.raises(KeyRuleChanged):
+            sql.run()
+        said = command("dedup", "rekey", sql.file, "--yes")
+        assert said.code == 0, said.err
+        assert "the key was: kind (string), id (integer)" in said.out
+        assert "100 accepted events of the window get new ids: 50 distinct ones" in said.out
+        assert "50 events are copies of another event under the new rule" in said.out
+        sql.send([*some(0, 50, "c"), (77, "c", "new")])
+        assert sql.run().landed == 1
+        assert sql.events()[77, "c"] == 1
+        assert len(sql.events()) == 101
+        assert "offset 7\n" in command("dedup", "find", sql.file, "7").out
+
+    def test_there_and_back(self, sql: Unique, command: Command) -> None:
+        sql.send([*some(0, 500), *some(0, 100)])
+        sql.send(some(400, 600), partition=1)
+        sql.run()
+        before = sorted(sql.rows())
+        for rule in (["name", "kind"], ["kind", "id"]):
+            sql.write_file({"key": rule})
+            assert command("dedup", "rekey", sql.file, "-y").code == 0
+        sql.send(some(0, 600))
+        assert sql.run().landed == 0
+        assert sorted(sql.rows()) == before
+
+    def test_without_payloads_it_is_refused(self, sql: Unique, command: Command) -> None:
+        sql.write_file({"payloads": "sent"})
+        sql.send(some(0, 50))
+        sql.run()
+        with closing(sqlite3.connect(sql.store)) as connection, connection:
+            connection.execute("DELETE FROM landonce_dedup_chunk")
+        sql.write_file({"key": ["id"], "payloads": "sent"})
+        said = command("dedup", "rekey", sql.file, "--yes")
+        assert said.code == 3
+        assert "50 events get no id" in said.err
+        assert command("dedup", "rekey", sql.file, "--yes", "--forget-unknown").code == 0
+        assert sql.run().landed == 0
+
+    def test_nothing_to_change(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 5))
+        sql.run()
+        assert command("dedup", "rekey", sql.file, "--yes").code == 1
+
+    def test_whoever_accepts_meanwhile_wins(self, sql: Unique) -> None:
+        sql.send(some(0, 50))
+        sql.run()
+        sql.write_file({"key": ["id"]})
+        kept = look.Kept.of(open_parts(load(sql.file)))
+        new = rekey.prepare(kept)
+        sql.write_file()
+        sql.send(some(50, 60))
+        sql.run()
+        with pytest.raises(Fenced, match="accepted events"):
+            rekey.carry_out(kept, new, "me", forget_unknown=False)
+        sql.send(some(0, 60))
+        assert sql.run().landed == 0
+
+    @pytest.mark.parametrize("point", ["replaced.before", "replaced.after"])
+    def test_a_crash_leaves_the_old_rule_or_the_new_one(
+        self, sql: Unique, command: Command, point: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sql.send(some(0, 50))
+        sql.run()
+        sql.write_file({"key": ["id"]})
+
+        def crash(name: str) -> None:
+            if name == point:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("landonce.dedup.store.reach", crash)
+        kept = look.Kept.of(open_parts(load(sql.file)))
+        with pytest.raises(KeyboardInterrupt):
+            rekey.carry_out(kept, rekey.prepare(kept), "me", forget_unknown=False)
+        monkeypatch.undo()
+        if point == "replaced.before":
+            sql.write_file()
+        sql.send(some(0, 60))
+        assert sql.run().landed == 10
+        assert set(sql.events().values()) == {1}
+
+
+class TestRebuild:
+    def test_a_lost_store(self, unique: Unique, command: Command) -> None:
+        unique.send([*some(0, 500), *some(0, 100)])
+        unique.send(some(400, 600), partition=1)
+        unique.run()
+        before = sorted(unique.rows())
+        unique.store.unlink()
+        unique.send([*some(0, 50), *some(600, 650)])
+        with pytest.raises(StoreBehind) as refused:
+            unique.run()
+        assert "landonce dedup rebuild {file}" in refused.value.command
+        assert sorted(unique.rows()) == before
+        said = command("dedup", "rebuild", unique.file, "--yes")
+        assert said.code == 0, said.err
+        assert "the target holds 600 records of these topics" in said.out
+        unique.send([*some(640, 700), *some(0, 10)], partition=1)
+        unique.run()
+        assert set(before) < set(unique.rows())
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(700)})
+        unique.run()
+        unique.send(some(0, 700))
+        unique.run()
+        assert len(unique.rows()) == 700
+
+    def test_a_restored_store(self, unique: Unique, command: Command, tmp_path: Path) -> None:
+        unique.send(some(0, 300))
+        unique.run()
+        shutil.copy(unique.store, tmp_path / "backup.db")
+        unique.send([*some(200, 600), *some(0, 100)], partition=1)
+        unique.run()
+        shutil.copy(tmp_path / "backup.db", unique.store)
+        unique.send(some(300, 700))
+        with pytest.raises(StoreBehind):
+            unique.run()
+        assert command("dedup", "rebuild", unique.file, "--yes").code == 0
+        unique.run()
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(700)})
+
+    def test_events_that_were_accepted_and_not_sent(
+        self, unique: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        unique.send(some(0, 300))
+        unique.run()
+        unique.send([*some(290, 400), *some(300, 350)], partition=1)
+        monkeypatch.setattr("landonce.dedup.run.Both._push", lambda _: None)
+        unique.run()
+        monkeypatch.undo()
+        assert len(unique.rows()) == 300
+        unique.store.unlink()
+        assert command("dedup", "rebuild", unique.file, "--yes").code == 0
+        unique.run()
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(400)})
+
+    def test_a_batch_of_which_some_blocks_landed(
+        self, unique: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Copies are spread over the blocks of the plan that was pending, and the ledger is lost with the store (ClickHouse), or not."""
+        unique.send(some(0, 100))
+        unique.run()
+        sent = [*some(90, 250), *some(150, 300), *some(90, 120)]
+        unique.send(sent)
+        unique.send(list(reversed(sent)), partition=1)
+        _crash_after_blocks(monkeypatch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            unique.run()
+        monkeypatch.undo()
+        unique.store.unlink()
+        assert command("dedup", "rebuild", unique.file, "--yes").code == 0
+        unique.run()
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(300)})
+
+    def test_dedup_is_new_in_the_file(self, unique: Unique, command: Command) -> None:
+        """Records landed without `dedup`, copies among them."""
+        document = yaml.safe_load(unique.file.read_text())
+        unique.file.write_text(yaml.safe_dump({**document, "dedup": None}))
+        unique.send([*some(0, 100), *some(0, 10)])
+        run_pipeline(load(unique.file), once=True)
+        unique.file.write_text(yaml.safe_dump(document))
+        with pytest.raises(StoreBehind):
+            unique.run()
+        assert command("dedup", "rebuild", unique.file, "--yes").code == 0
+        unique.send([*some(0, 100), *some(100, 150), *some(100, 150)])
+        unique.run()
+        assert len(unique.rows()) == 160
+        assert max(unique.events().values()) == 2
+
+    def test_what_the_topic_lost_comes_from_the_columns(self, unique: Unique, command: Command) -> None:
+        unique.send(some(0, 300))
+        unique.run()
+        _delete_records(unique, 200)
+        unique.store.unlink()
+        said = command("dedup", "rebuild", unique.file, "--yes")
+        assert said.code == 0, said.err
+        unique.send(some(0, 320))
+        unique.run()
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(320)})
+
+    def test_what_nothing_tells_is_refused(self, sql: Unique, command: Command) -> None:
+        sql.write_file({"key": ["id", {"header": "h"}]})
+        sql.send(some(0, 100), headers=[("h", b"x")])
+        sql.run()
+        _delete_records(sql, 30)
+        sql.store.unlink()
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert said.code == 3
+        assert "30 events get no id" in said.err
+        assert command("dedup", "rebuild", sql.file, "--yes", "--forget-unknown").code == 0
+        sql.send(some(0, 100), headers=[("h", b"x")])
+        sql.run()
+        assert len(sql.rows()) == 130
+
+    @pytest.mark.parametrize("unique", ["sql", "clickhouse_table"], indirect=True)
+    def test_it_is_killed_at_every_step(
+        self, unique: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each rebuild goes on from what the kill before it left: the target has a pending plan of which some blocks landed."""
+        unique.send(some(0, 100))
+        unique.run()
+        unique.send([*some(90, 250), *some(150, 300)])
+        _crash_after_blocks(monkeypatch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            unique.run()
+        monkeypatch.undo()
+        unique.store.unlink()
+        for place in ("fence.before", "fence.after", "replaced.before"):
+            _kill_rebuild(unique, place)
+            with pytest.raises(StoreBehind):
+                unique.run()
+        _kill_rebuild(unique, "replaced.after")
+        assert "not behind the target" in command("dedup", "rebuild", unique.file, "--yes").err
+        unique.run()
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(300)})
+
+    def test_a_store_that_is_not_behind_stays(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 20))
+        sql.run()
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert said.code == 1
+        assert "not behind the target" in said.err
+        assert f"landonce run {sql.file}" in said.err
+
+    def test_nothing_is_done_before_the_answer(self, sql: Unique) -> None:
+        sql.send(some(0, 20))
+        sql.run()
+        sql.store.unlink()
+        before = (sql.folder / "target.db").read_bytes()
+        asked = CliRunner().invoke(app, ["dedup", "rebuild", str(sql.file)], input="n\n")
+        assert asked.exit_code == 1
+        assert "Do it?" in asked.output
+        assert not sql.store.exists()
+        assert (sql.folder / "target.db").read_bytes() == before
+
+    def test_what_waited_in_the_lost_store_and_is_gone(
+        self, sql: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With a backup of the store, events that the topics lack are sent from there. Without one, the command says what may be lost."""
+        sql.send(some(0, 100))
+        sql.run()
+        sql.send(some(100, 150), partition=1)
+        monkeypatch.setattr("landonce.dedup.run.Both._push", lambda _: None)
+        sql.run()
+        monkeypatch.undo()
+        backup = sql.store.read_bytes()
+        sql.send(some(150, 160))
+        sql.run()
+        with closing(sqlite3.connect(sql.folder / "target.db")) as connection, connection:
+            connection.execute("DELETE FROM events WHERE _partition = 1")
+            connection.execute("UPDATE landonce_position SET committed = 0 WHERE partition = 1")
+        _delete_records(sql, 50, partition=1)
+        sql.store.unlink()
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert said.code == 3
+        assert "50 offsets are gone from the topics" in said.err
+        sql.store.write_bytes(backup)
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert said.code == 0, said.err
+        sql.run()
+        assert sql.events() == Counter({(each, "a"): 1 for each in range(160)})
+
+
+def _crash_after_blocks(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The driver ends after this number of blocks of either pipeline."""
+    work, blocks = workers.work, itertools.count()
+
+    def crash(recipe: Any, task: Any) -> Any:
+        if next(blocks) >= count:
+            raise KeyboardInterrupt
+        return work(recipe, task)
+
+    monkeypatch.setattr("landonce.engine.workers.work", crash)
+
+
+def _kill_rebuild(site: Unique, place: str) -> None:
+    """A process of its own stops there, and gets SIGKILL."""
+    reached, log = site.folder / place, site.folder / "rebuild.log"
+    stops = {**UNDISTURBED, "LANDONCE_FAILPOINT": place, "LANDONCE_FAILPOINT_FILE": str(reached)}
+    process = PlainProcess(["dedup", "rebuild", str(site.file), "--yes"], stops, log)
+    until = time.monotonic() + 60
+    while not reached.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.kill()
+    process.wait(30)
+    assert reached.exists(), log.read_text()
+
+
+def _delete_records(site: Unique, before: int, partition: int = 0) -> None:
+    admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers})
+    next(iter(admin.delete_records([TopicPartition(site.topic, partition, before)]).values())).result(30)

@@ -1,0 +1,100 @@
+"""Users' own streaming queries with `dedup`: of rows with the same key, the first one lands, whatever becomes of the checkpoint or the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from query_site import Open, Site, open_session, opener
+from test_query import DiesAt
+
+import landonce
+from landonce.errors import ConfigError
+from landonce.local import LocalKafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return open_session()
+
+
+@pytest.fixture
+def open_site(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+    request: pytest.FixtureRequest,
+) -> Open:
+    return opener(spark, kafka, tmp_path, new_topic, new_table, request)
+
+
+def options(site: Site) -> dict[str, object]:
+    return {"dedup": {"key": ["id"], "store": {"sqlite": str(site.folder / "store")}}}
+
+
+def unique(site: Site) -> None:
+    """Each id once, with the values of a record that was sent."""
+    found = site.ask()
+    assert Counter(row[3] for row in found) == Counter({each.id for each in site.produced})
+    assert {*found} <= {(*each.at, *each.values) for each in site.produced}
+
+
+@pytest.mark.parametrize("kind", ["clickhouse", "sqlite"])
+def test_copies_land_once_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
+    site = open_site(kind, block_rows=8)
+    site.produce(30)
+    site.produce(20)
+    site.run(site.once(**options(site)), per_trigger=24)
+    unique(site)
+    site.forget_last_commit()
+    site.produce(40)
+    site.run(site.once(**options(site)), per_trigger=24)
+    unique(site)
+    site.lose_checkpoint()
+    site.produce(45)
+    site.run(site.once(**options(site)), per_trigger=34)
+    unique(site)
+
+
+def test_a_run_may_end_before_a_step_of_either_half(open_site: Open) -> None:
+    site = open_site("clickhouse", block_rows=8)
+    for number, step in enumerate(("write", "commit", "record", "prepare")):
+        site.produce(10 + 5 * number)
+        with pytest.raises(StreamingQueryException, match=f"died before {step}"):
+            site.run(site.once(observer=DiesAt(step), **options(site)))
+        site.unspoiled(step)
+        site.lose_checkpoint()
+        site.produce(4)
+        site.run(site.once(**options(site)), per_trigger=6)
+        unique(site)
+
+
+def test_without_dedup_copies_land(open_site: Open) -> None:
+    site = open_site("sqlite")
+    site.produce(10)
+    site.produce(10)
+    site.run(site.once())
+    with pytest.raises(AssertionError):
+        unique(site)
+
+
+@pytest.mark.parametrize(
+    ("dedup", "said"),
+    [
+        ({"key": []}, "dedup.key"),
+        ({"key": [{"kafka_key": True}]}, "no Kafka key and no headers"),
+        ({"key": ["id"]}, "dedup.store: say where"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(tmp_path: Path, dedup: dict[str, object], said: str) -> None:
+    sink = landonce.iceberg("db.events")
+    with pytest.raises(ConfigError, match=said):
+        landonce.exactly_once(sink, dedup=dedup)
