@@ -46,9 +46,9 @@ from landonce.protocol.dedup import Run, Terms, bucket_of, has_turn, merge_due, 
 from landonce.protocol.ranges import Partition, label_of, topics_of
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.read.block import ReadBlock, Reader
+from landonce.read.decoding import decoder_of
 from landonce.read.formats import Decoded, Reject
 from landonce.read.kafka.records import Record
-from landonce.read.rows import decoder_of
 from landonce.read.schema.fields import Schema
 from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, ExchangingRecipe, Parts, Refuse
@@ -228,7 +228,7 @@ class AcceptWorker(BlockWorker):
         """Ids and payloads. A record that the target could not take is rejected here, before its key is taken: when the producer sends it
         again, corrected, it must not count as a copy."""
         recipe, rule = self.recipe, self.recipe.rule
-        decoded = decoder_of(recipe.source, max_record_bytes=recipe.max_record_bytes)(values, messages)
+        decoded = decoder_of(recipe.source, recipe.decoding)(values, messages)
         rejects, filtered = list(decoded.rejects), [decoded.filtered]
         rows, kept = decoded.table, decoded.kept
         timestamps = np.fromiter(map(_milliseconds, map(_timestamp, messages)), np.int64, len(messages))

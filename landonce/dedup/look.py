@@ -22,7 +22,7 @@ from landonce.dedup.tables import NEW
 from landonce.errors import ConfigError, Halt, NothingToDo, Transient
 from landonce.protocol.dedup import Run
 from landonce.protocol.ranges import NO_END, Partition, Range
-from landonce.read.rows import decoder_of
+from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
@@ -209,7 +209,7 @@ def key_id(rule: KeyRule, schema: Schema, key: tuple[str, dict[KeyColumn, str]])
                 place = place.setdefault(name, {})
             place[column.path[-1]] = _json_value(column, text)
     renamed = {_wire_name(each): record[each.name] for each in schema.fields if each.name in record}
-    rows = decoder_of(schema, max_record_bytes=2**20)(pa.array([json.dumps(renamed).encode()], pa.binary()), [])
+    rows = JsonDecoder(schema).decode(pa.array([json.dumps(renamed).encode()], pa.binary()))
     if rows.rejects:
         raise ConfigError(f"the key cannot be read: {rows.rejects[0].reason}.", safe=_UNCHANGED)
     given = {_name(column): text.encode() for column, text in values.items() if column.kind in (KAFKA_KEY, HEADER)}

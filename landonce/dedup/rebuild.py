@@ -44,8 +44,8 @@ from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView
 from landonce.protocol.target import TargetView
+from landonce.read.decoding import decoder_of
 from landonce.read.kafka.records import read
-from landonce.read.rows import decoder_of
 from landonce.sinks.audit import LAST, Held, HeldTables, Offsets
 from landonce.sinks.contract import Guarantee
 from landonce.sinks.operations import UNCHANGED, Operations
@@ -347,8 +347,8 @@ def _read(kept: Kept, found: tuple[Found, ...], settled: Settled) -> tuple[Judge
     """The ids of all records of the topics up to where accepting goes on; and what the target holds of records that the topics lack."""
     rule, source = kept.rule, kept.source
     ids, whole = (
-        decoder_of(key_fields(source, rule), max_record_bytes=_LARGE),
-        decoder_of(source, max_record_bytes=kept.parts.config.source.kafka.max_record_bytes),
+        decoder_of(key_fields(source, rule), kept.parts.decoding.with_limit(_LARGE)),
+        decoder_of(source, kept.parts.decoding),
     )
     letters = _letters(kept)
     parts: list[Judged] = []

@@ -39,7 +39,7 @@ from landonce.protocol.dedup import MOST_KEYS, Run
 from landonce.protocol.ledger import Note, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import NO_END, Partition, Range
-from landonce.read.rows import decoder_of
+from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.schema.fields import Schema
 
 _LARGE = 2**30
@@ -104,7 +104,7 @@ def prepare(kept: Kept) -> Rekeying:
     known = _Known.of(store, [run for each in shards.values() for run in each.runs])
     found: list[_Ids] = []
     matched = keyless = 0
-    for ids in _all_ids(store, marks, rule, key_fields(kept.source, rule)):
+    for ids in _all_ids(store, marks, rule, key_fields(kept.source, rule), kept.parts.decoding):
         bucket, at, there = known.look_up(ids.first_seen)
         ids.first_seen["at"] = at
         matched += int(there.sum())
@@ -232,9 +232,9 @@ class _Known:
         return self.bucket[index], self.first_seen["at"][index], there
 
 
-def _all_ids(store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema) -> Iterator[_Ids]:
+def _all_ids(store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema, decoding: Decoding) -> Iterator[_Ids]:
     """The new ids of all accepted events whose payloads are there, chunk by chunk."""
-    decode_values = decoder_of(schema, max_record_bytes=_LARGE)
+    decode_values = decoder_of(schema, decoding.with_limit(_LARGE))
     for pipeline, mark in marks.items():
         for chunk in store.chunks(pipeline):
             partition = Partition(chunk.topic, chunk.partition)

@@ -23,8 +23,9 @@ from landonce.failpoints import reach
 from landonce.protocol.dedup import PushStep, next_push_step
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted
 from landonce.read.block import ReadAccount, ReadBlock, Reader
+from landonce.read.decoding import Decoding, decode_by
 from landonce.read.kafka.records import BlockId, RecordSource
-from landonce.read.rows import chosen, decode_by
+from landonce.read.rows import chosen
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import AnyRecipe, BlockWorker, Recipe, T, Task, failed, halted
 
@@ -42,7 +43,7 @@ class Reading(Protocol):
     def source(self) -> Schema: ...
 
     @property
-    def max_record_bytes(self) -> int: ...
+    def decoding(self) -> Decoding: ...
 
     @property
     def most_bytes(self) -> int: ...
@@ -64,7 +65,7 @@ def work(recipe: Recipe[T], task: T) -> BlockResult:
 
 def read_half(recipe: Reading, task: Task) -> ReadBlock:
     """The rows that expressions are evaluated on."""
-    decode = decode_by(recipe.source, max_record_bytes=recipe.max_record_bytes)
+    decode = decode_by(recipe.source, recipe.decoding)
     return _read(Reader.of_one(DECODED, decode, marks=recipe.marks), recipe, task)
 
 

@@ -36,7 +36,7 @@ from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.packing import Pace
 from landonce.query.rows import QueryWorkers
-from landonce.read.formats.json.decode import MAX_RECORD_BYTES
+from landonce.read.decoding import Decoding
 from landonce.read.kafka.records import NoRecords
 from landonce.sinks.contract import Sink
 from landonce.sinks.run import OpenSink, Run
@@ -216,7 +216,7 @@ def _run(name: str, ledger: Ledger, frame: DataFrame, observer: Observer) -> Run
             pipeline=name,
             records=NoRecords(),
             dead_letters=Path(),
-            max_record_bytes=MAX_RECORD_BYTES,
+            decoding=Decoding(),
             block_bytes=0,
             select=(),
             where=None,

@@ -18,14 +18,15 @@ import pyarrow as pa
 
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of, topics_of
-from landonce.read.formats import Decoded, Indexes
+from landonce.read.decoding import Decode
+from landonce.read.formats import Decoded, Format, Indexes
+from landonce.read.formats.json.decode import Json
 from landonce.read.kafka.records import Record, Records, RecordSource
 from landonce.read.route import Routing, Rule, route_values, routes
 from landonce.read.rows import (
     COORDINATES,
     NO_ROWS,
     NOWHERE,
-    Decode,
     Fit,
     as_is,
     from_floors,
@@ -140,6 +141,8 @@ class Reader:
     """Tables that take no part, and reject no records."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Tables that do not exist, with the reason."""
+    format: Format = field(default_factory=Json)
+    """Of the records, where one of their fields chooses the table."""
     payloads: bool = False
     """Whether to keep the records of each table, for a schema that may evolve."""
     marks: bool = False
@@ -223,7 +226,7 @@ class Reader:
             names = [rule.table for rule in self.routing.rules]
             elsewhere += [np.arange(len(records.values)) for name in names if name in self.others]
             return {name: None for name in names if name in self.decoders}, {}, elsewhere
-        found = routes(self.routing, route_values(records.values, self.routing.field))
+        found = routes(self.routing, route_values(records.values, self.routing.field, self.format))
         bad = {each.index: each.reason for each in found.rejects}
         routed: dict[str, Indexes | None] = {}
         for table, rows in found.tables.items():

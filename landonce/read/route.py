@@ -19,35 +19,37 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.errors import ConfigError
-from landonce.read.formats import Indexes, Reject
-from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.formats import Decoder, Format, Indexes, Reject
+from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
 from landonce.read.schema.fields import Field, Schema
 
 _KINDS = (pa.string(), pa.int64(), pa.bool_(), pa.float64())
 _LOOKS = ('"', r"-?\d+\s*[,}]", "[tf]", r"-?\d")
 _SAMPLE = 32
+_JSON = Json()
 
 
-def route_values(payloads: pa.BinaryArray, field: str) -> pa.StringArray:
-    """One field of each JSON payload as text; dots lead into objects.
+def route_values(payloads: pa.BinaryArray, field: str, format_: Format = _JSON) -> pa.StringArray:
+    """One field of each payload as text; dots lead into objects.
 
     A number or a boolean becomes its text, a fraction the shortest text. A missing field is null, and so is the field of
-    a payload that is not JSON: the decoder gives the reason. A topic nearly always holds one type of value, so the
+    a payload that cannot be read: the decoder gives the reason. A topic nearly always holds one type of value, so the
     payloads are read as the type of a sample, and only the others are read again. The result for a payload depends only
     on that payload, not on its neighbours.
     """
     found = pa.nulls(len(payloads), pa.string())
     every = np.arange(len(payloads), dtype=np.int64)
-    likely = _sampled(payloads, field)
-    left = []
-    for kind, rows in _guessed(payloads, field) if len(likely) > 1 else [(likely[0], every)]:
-        found, refused = _read(found, payloads, rows, field, kind)
-        left.append(refused)
-        if pt.is_floating(kind):
-            found, _ = _read(found, payloads, _perhaps_whole(found, rows), field, pa.int64())
-    rest = np.sort(np.concatenate([every[:0], *left]))
+    rest = every
+    if isinstance(format_, Json):
+        likely, left = _sampled(payloads, field), []
+        for kind, rows in _guessed(payloads, field) if len(likely) > 1 else [(likely[0], every)]:
+            found, refused = _read(found, payloads, rows, _decoder(field, kind, format_))
+            left.append(refused)
+            if pt.is_floating(kind):
+                found, _ = _read(found, payloads, _perhaps_whole(found, rows), _decoder(field, pa.int64(), format_))
+        rest = np.sort(np.concatenate([every[:0], *left]))
     for kind in (kind for kind in _KINDS if len(rest)):
-        found, rest = _read(found, payloads, rest, field, kind)
+        found, rest = _read(found, payloads, rest, _decoder(field, kind, format_))
     return found
 
 
@@ -81,11 +83,11 @@ def _guessed(payloads: pa.BinaryArray, field: str) -> Iterator[tuple[pa.DataType
 
 
 def _read(
-    found: pa.StringArray, payloads: pa.BinaryArray, rows: Indexes, field: str, kind: pa.DataType
+    found: pa.StringArray, payloads: pa.BinaryArray, rows: Indexes, decoder: Decoder
 ) -> tuple[pa.StringArray, Indexes]:
     """Adds the values of these rows to those found so far; also returns the rows whose value has another type."""
     whole = len(rows) == len(payloads)
-    decoded = _decoder(field, kind).decode(payloads if whole else payloads.take(pa.array(rows)))
+    decoded = decoder.decode(payloads if whole else payloads.take(pa.array(rows)))
     column = decoded.table.column(0).combine_chunks()
     while pt.is_struct(column.type):
         column = pc.struct_field(column, [0])
@@ -106,11 +108,11 @@ def _perhaps_whole(found: pa.StringArray, rows: Indexes) -> Indexes:
 
 
 @lru_cache(maxsize=64)
-def _decoder(field: str, kind: pa.DataType) -> JsonDecoder:
+def _decoder(field: str, kind: pa.DataType, format_: Format) -> Decoder:
     first, *rest = field.split(".")
     for name in reversed(rest):
         kind = pa.struct([pa.field(name, kind)])
-    return JsonDecoder(Schema((Field(first, kind),)))
+    return format_.decoder(Schema((Field(first, kind),)), max_record_bytes=MAX_RECORD_BYTES)
 
 
 __all__ = ["LONGEST", "PLACEHOLDER", "Routed", "Routing", "Rule", "route_values", "routes"]

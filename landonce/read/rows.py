@@ -1,53 +1,21 @@
-"""Rows of tables: decoded from records, with their coordinates in front, fitted to a table.
+"""Rows of tables: with their coordinates in front, fitted to a table.
 
-A decoder is for records that are rows, or for records that describe changes of rows. The coordinates are the columns
-`_topic`, `_partition` and `_offset`. A row fits a table if every value converts to the table's type without loss; if
+The coordinates are the columns `_topic`, `_partition` and `_offset`. A row fits a table if every value converts to the table's type without loss; if
 not, only this row is rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from operator import methodcaller
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, label_of
-from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.formats import Decoded, Reject
 from landonce.read.formats.json.columns import fit
-from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.kafka.records import Record
 from landonce.read.schema.fields import Schema
-
-Decode = Callable[[pa.BinaryArray, Sequence[Record]], Decoded]
-"""Decodes records for one table."""
-_key = methodcaller("key")
-
-
-@lru_cache(maxsize=512)
-def decoder_of(
-    schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
-) -> Decode:
-    """Cached per worker and table, because a decoder learns how a topic writes its times."""
-    if changes is None:
-        decoder = JsonDecoder(schema, max_record_bytes=max_record_bytes)
-        return lambda values, _: decoder.decode(values)
-    of_changes = ChangeDecoder(schema, identity, changes, max_record_bytes=max_record_bytes)
-    return lambda values, messages: of_changes.decode(values, pa.array(list(map(_key, messages)), pa.binary()))
-
-
-def decode_by(
-    schema: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None, *, max_record_bytes: int
-) -> Decode:
-    """Like `decoder_of`, created when the first records come: rows of a query need none."""
-    return lambda values, messages: decoder_of(schema, identity, changes, max_record_bytes=max_record_bytes)(
-        values, messages
-    )
-
 
 COORDINATES = ("_topic", "_partition", "_offset")
 """Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""

@@ -21,6 +21,7 @@ from landonce.protocol.ranges import Partition
 
 if TYPE_CHECKING:
     from landonce.read.changes import Changes
+    from landonce.read.decoding import Decoding
     from landonce.read.route import Routing
     from landonce.read.schema.fields import Schema
 
@@ -41,7 +42,7 @@ class RowRecipe(Protocol):
         """What a record is decoded to before expressions."""
 
     @property
-    def max_record_bytes(self) -> int: ...
+    def decoding(self) -> Decoding: ...
 
     @property
     def select(self) -> tuple[str, ...]: ...

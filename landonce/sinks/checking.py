@@ -19,7 +19,7 @@ from landonce.protocol.ledger import LedgerState, bound
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView, Start, available, bind
 from landonce.protocol.target import ahead
-from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.decoding import Decoding
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
@@ -270,14 +270,14 @@ def to_be_created(run: CheckRun, statement: Statement) -> Findings:
 def records(run: CheckRun, recipe: AnyRecipe, source: Schema) -> Findings:
     """What becomes of records, where there is one table."""
     run.recipe = recipe
-    yield decoded(source, recipe.max_record_bytes)
+    yield decoded(source, recipe.decoding)
     same_fingerprint(run, recipe)
 
 
-def decoded(schema: Schema, max_record_bytes: int, into: str = "") -> Finding:
+def decoded(schema: Schema, decoding: Decoding, into: str = "") -> Finding:
     """Whether records can become these fields at all."""
     try:
-        JsonDecoder(schema, max_record_bytes=max_record_bytes)
+        decoding.format.decoder(schema, max_record_bytes=decoding.max_record_bytes)
     except (TypeError, ValueError) as error:
         return Finding(Level.REFUSED, str(error), "declare another type in `source.kafka.schema`")
     fields = ", ".join(each.name + (" (required)" if each.required else "") for each in schema.fields)

@@ -20,7 +20,8 @@ from landonce.protocol.blocks import Kind
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.rows import decode_by, fit_to
+from landonce.read.decoding import decode_by
+from landonce.read.rows import fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import BlockWriter, DeduplicatingSink, Insert, wait_out
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
@@ -68,7 +69,7 @@ class InsertWorker(BlockWorker):
     task: InsertTask
 
     def reader(self) -> Reader:
-        decode = decode_by(self.recipe.source, max_record_bytes=self.recipe.max_record_bytes)
+        decode = decode_by(self.recipe.source, self.recipe.decoding)
         return Reader.of_one(self.task.block.table, decode, fit_to(self.recipe.target))
 
     def run_again(self) -> BlockResult:

@@ -7,6 +7,7 @@ from typing import Any
 
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.source import SourceView
+from landonce.read.decoding import Decoding
 from landonce.read.kafka.broker import Broker, consumer_options
 from landonce.read.kafka.records import KafkaRecords, RecordSource
 from landonce.sinks.contract import Sink
@@ -32,6 +33,11 @@ class Parts:
     def records(self) -> RecordSource:
         """Where workers read."""
         return self.stored or KafkaRecords(tuple(sorted(self.consumer.items())))
+
+    @property
+    def decoding(self) -> Decoding:
+        """How bytes become fields."""
+        return Decoding(max_record_bytes=self.config.source.kafka.max_record_bytes)
 
     @property
     def consumer(self) -> dict[str, Any]:

@@ -32,8 +32,9 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict, refuse
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
+from landonce.read.decoding import decode_by
 from landonce.read.route import Routing, Rule
-from landonce.read.rows import NOWHERE, decode_by, fit_to
+from landonce.read.rows import NOWHERE, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
@@ -569,7 +570,7 @@ class StageWorker(BlockWorker):
         recipe, name = self.recipe, self.recipe.sink.table
         return Reader(
             routing=Routing(None, (Rule(name),)),
-            decoders={name: decode_by(recipe.source, max_record_bytes=recipe.max_record_bytes)},
+            decoders={name: decode_by(recipe.source, recipe.decoding)},
             fits={name: fit_to(recipe.target)},
             floors=self.task.begins(),
             others=self.task.left_out,

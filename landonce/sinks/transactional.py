@@ -25,7 +25,8 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanc
 from landonce.protocol.target import TargetView
 from landonce.protocol.transact import Stage, Transacting
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.rows import decode_by, fit_to
+from landonce.read.decoding import decode_by
+from landonce.read.rows import fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Finding, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SourceAndTarget, SparkNeeds, refuse_unfit
@@ -335,7 +336,7 @@ class TransactionWorker(BlockWorker):
 
     def reader(self) -> Reader:
         recipe = self.recipe
-        decode = decode_by(recipe.source, max_record_bytes=recipe.max_record_bytes)
+        decode = decode_by(recipe.source, recipe.decoding)
         return Reader.of_one(recipe.sink.table, decode, fit_to(recipe.target))
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:

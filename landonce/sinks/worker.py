@@ -24,7 +24,7 @@ from landonce.protocol.blocks import Block
 from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
-from landonce.read.formats.json import decode
+from landonce.read.decoding import Decoding
 from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
@@ -39,7 +39,7 @@ class Basics(TypedDict):
     pipeline: str
     records: RecordSource
     dead_letters: Path
-    max_record_bytes: int
+    decoding: Decoding
     block_bytes: int
     select: tuple[str, ...]
     where: str | None
@@ -53,7 +53,7 @@ class Recipe(ABC, Generic[T_contra]):
     pipeline: str
     records: RecordSource = field(default_factory=NoRecords)
     dead_letters: Path = Path()
-    max_record_bytes: int = decode.MAX_RECORD_BYTES
+    decoding: Decoding = field(default_factory=Decoding)
     block_bytes: int = 0
     """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
     select: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Recipe(ABC, Generic[T_contra]):
     @property
     def most_bytes(self) -> int:
         """Eight times what a block should hold, and never less than one large record needs."""
-        return max(8 * self.block_bytes, 2 * self.max_record_bytes)
+        return max(8 * self.block_bytes, 2 * self.decoding.max_record_bytes)
 
     @property
     def transforms(self) -> bool:
@@ -98,10 +98,8 @@ class Recipe(ABC, Generic[T_contra]):
     def fingerprint(self) -> str:
         """Changes with anything that could make other rows of the same records."""
         decisive = [
-            "json",
-            decode.VERSION,
+            *self.decoding.decisive(),
             *self._decisive(),
-            self.max_record_bytes,
             version("pyspark") if self.transforms else "",
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()

@@ -94,7 +94,7 @@ def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
         with closing(store):
             shared = tuple(each for each in store.pipelines() if each != config.pipeline) if store.look() else ()
     window = Remembered(int(dedup.ttl) * 1000, dedup.late, int(time.time() * 1000))
-    return EventAudit(KeyReader(key_rule(dedup, source), source, tables.recipe.max_record_bytes), window, shared)
+    return EventAudit(KeyReader(key_rule(dedup, source), source, tables.recipe.decoding), window, shared)
 
 
 @dataclass(frozen=True)

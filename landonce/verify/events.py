@@ -29,7 +29,7 @@ import pyarrow as pa
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule
 from landonce.protocol.ranges import Partition
-from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.schema.fields import Schema
 from landonce.sinks.audit import Held, HeldTables, Mask, Offsets
 from landonce.verify.judge import Bounds, Fates, Fault
@@ -70,12 +70,12 @@ class KeyReader:
 
     rule: KeyRule
     source: Schema
-    max_record_bytes: int
+    decoding: Decoding
 
     def of(self, window: Window, label: Partition, refused: Offsets) -> Keyed:
         """`refused`: records that were too late to be judged, and are dead letters."""
         count = len(window.offsets)
-        decoded = JsonDecoder(self.source, max_record_bytes=self.max_record_bytes).decode(window.values)
+        decoded = decoder_of(self.source, self.decoding)(window.values, window.messages)
         at = np.asarray(decoded.kept, np.int64)
         ids = compute(
             self.rule,
@@ -94,7 +94,7 @@ class KeyReader:
 
     def text(self, window: Window) -> str:
         """The key of the first record, for people."""
-        decoded = JsonDecoder(self.source, max_record_bytes=self.max_record_bytes).decode(window.values.slice(0, 1))
+        decoded = decoder_of(self.source, self.decoding)(window.values.slice(0, 1), window.messages[:1])
         return ", ".join(_part(column, decoded.table, window) for column in self.rule.columns)
 
     def held(self, tables: HeldTables, held: Held) -> HeldIds | None:

@@ -20,9 +20,8 @@ from pyspark.sql.functions import col
 from landonce.engine.transform import chosen_columns, keep_column, widened
 from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
-from landonce.read.changes import ChangeDecoder
+from landonce.read.decoding import Decode, decoder_of
 from landonce.read.formats import Reject
-from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.route import route_values, routes
 from landonce.read.rows import KEEP, conform
 from landonce.sinks.audit import HeldTables, Mask, Offsets
@@ -45,20 +44,20 @@ class Decoded:
         self._tables = tables
         self._decoder_of = lru_cache(maxsize=None)(self._decoder)
 
-    def _decoder(self, table: str) -> JsonDecoder | ChangeDecoder | None:
-        """None if records for the table are dead letters."""
-        tables, limit = self._tables, self._tables.recipe.max_record_bytes
+    def _decoder(self, table: str) -> tuple[Decode | None, bool]:
+        """The decoder, None if records for the table are dead letters; and whether records change rows."""
+        tables, decoding = self._tables, self._tables.recipe.decoding
         schema = tables.schema(table)
         if schema is None:
             lost = tables.lost(table)
-            return JsonDecoder(lost, max_record_bytes=limit) if lost is not None else None
-        if tables.changes is not None:
-            return ChangeDecoder(schema, tables.identity, tables.changes, max_record_bytes=limit)
-        return JsonDecoder(schema, max_record_bytes=limit)
+            return (decoder_of(lost, decoding) if lost is not None else None), False
+        identity = tables.identity if tables.changes is not None else ()
+        return decoder_of(schema, decoding, identity, tables.changes), tables.changes is not None
 
     def of(self, window: Window) -> Fates:
         routing = self._tables.routing
-        routed = routes(routing, window.values if routing.field is None else route_values(window.values, routing.field))
+        values, format_ = window.values, self._tables.recipe.decoding.format
+        routed = routes(routing, values if routing.field is None else route_values(values, routing.field, format_))
         dead = np.zeros(len(window.offsets), np.bool_)
         dead[_indexes(routed.rejects)] = True
         rows: dict[str, tuple[Offsets, pa.Table]] = {}
@@ -66,20 +65,15 @@ class Decoded:
         for table, taken in routed.tables.items():
             if not len(taken):
                 continue
-            decoder, places = self._decoder_of(table), _numbers(taken)
-            if decoder is None:
+            (decode, changing), places = self._decoder_of(table), _numbers(taken)
+            if decode is None:
                 dead[places] = True
                 continue
             whole = len(places) == len(window.offsets)
-            values = window.values if whole else window.values.take(taken)
-            if isinstance(decoder, ChangeDecoder):
-                keys = window.keys if whole or not window.keys else [window.keys[at] for at in places.tolist()]
-                changed = decoder.decode(values, keys)
-                rejects, changes[table] = changed.rejects, (places[changed.kept], changed.table)
-            else:
-                decoded = decoder.decode(values)
-                rejects, rows[table] = decoded.rejects, (places[decoded.kept], decoded.table)
-            dead[places[_indexes(rejects)]] = True
+            messages = window.messages if whole else [window.messages[at] for at in places.tolist()]
+            decoded = decode(values if whole else values.take(taken), messages)
+            (changes if changing else rows)[table] = places[decoded.kept], decoded.table
+            dead[places[_indexes(decoded.rejects)]] = True
         return _fates(window.offsets, dead, rows, changes)
 
 
@@ -91,10 +85,10 @@ class Transformed:
         self._routing = tables.routing
         self._schema_of = lru_cache(maxsize=None)(tables.schema)
         self._session = session
-        self._decoder = JsonDecoder(self._recipe.source, max_record_bytes=self._recipe.max_record_bytes)
+        self._decode = decoder_of(self._recipe.source, self._recipe.decoding)
 
     def of(self, window: Window) -> Fates:
-        decoded = self._decoder.decode(window.values)
+        decoded = self._decode(window.values, window.messages)
         dead = np.ones(len(window.offsets), np.bool_)
         dead[decoded.kept] = False
         if not len(decoded.kept):

@@ -40,6 +40,7 @@ class Window:
     end: int
     offsets: Offsets
     values: pa.BinaryArray
+    messages: Sequence[Message] = ()
     keys: list[bytes | None] = field(default_factory=list)
     """The records' keys, if requested."""
     timestamps: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
@@ -111,7 +112,7 @@ class PlainReader:
                     keys = [each.key() for each in records] if self._keys else []
                     timestamps = np.fromiter([each.timestamp()[1] for each in records], np.int64, len(records))
                     headers = {name: [_header(each, name) for each in records] for name in self._headers}
-                    yield _Chunk(offsets[:wanted], values, keys, timestamps, headers)
+                    yield _Chunk(offsets[:wanted], values, records, keys, timestamps, headers)
         except KafkaException as error:
             raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from None
         finally:
@@ -122,6 +123,7 @@ class PlainReader:
 class _Chunk:
     offsets: Offsets
     values: pa.BinaryArray
+    messages: list[Message]
     keys: list[bytes | None]
     timestamps: Offsets
     headers: Mapping[str, list[bytes | None]]
@@ -130,11 +132,12 @@ class _Chunk:
 def _window(first: int, end: int, chunks: list[_Chunk]) -> Window:
     offsets = np.concatenate([np.empty(0, np.int64), *(each.offsets for each in chunks)])
     values = pa.concat_arrays([pa.array([], pa.binary()), *(each.values for each in chunks)])
+    messages = list(chain.from_iterable(each.messages for each in chunks))
     keys = list(chain.from_iterable(each.keys for each in chunks))
     timestamps = np.concatenate([np.empty(0, np.int64), *(each.timestamps for each in chunks)])
     names = chunks[0].headers if chunks else ()
     headers = {name: list(chain.from_iterable(each.headers[name] for each in chunks)) for name in names}
-    return Window(first, end, offsets, values, keys, timestamps, headers)
+    return Window(first, end, offsets, values, messages, keys, timestamps, headers)
 
 
 def _header(message: Message, name: str) -> bytes | None:

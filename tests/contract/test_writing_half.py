@@ -25,6 +25,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
 from landonce.read.block import ReadAccount
+from landonce.read.decoding import Decoding
 from landonce.read.kafka.records import NoRecords
 from landonce.read.rows import KEEP
 from landonce.read.schema.ddl import parse_schema
@@ -64,7 +65,7 @@ def settings(folder: Path) -> dict[str, Any]:
         "pipeline": "contract",
         "records": NoRecords(),
         "dead_letters": folder / "dead",
-        "max_record_bytes": 1_000,
+        "decoding": Decoding(max_record_bytes=1_000),
         "block_bytes": 1_000,
         "source": SCHEMA,
         "target": SCHEMA,

@@ -27,6 +27,7 @@ from landonce.jvm import forget_ended, has_ended, spark_errors
 from landonce.protocol.blocks import Block
 from landonce.protocol.ranges import Partition, Range
 from landonce.query import rows, running
+from landonce.read.decoding import Decoding
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import spark
 from landonce.sinks.iceberg.catalog import CatalogSpec
@@ -83,7 +84,7 @@ def _compact(gone: Gone) -> None:
 
 
 def _audit(gone: Gone) -> None:
-    recipe = gone.recipe(max_record_bytes=10, **WHERE)
+    recipe = gone.recipe(decoding=Decoding(max_record_bytes=10), **WHERE)
     tables = SimpleNamespace(recipe=recipe, routing=None, schema=lambda _: SCHEMA)
     audit = Transformed(tables, gone.session)  # type: ignore[arg-type]
     audit._evaluate(pa.table({"__landonce_at": [0], "id": [1]}))

@@ -26,6 +26,7 @@ from landonce.protocol.receipt import Receipt
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import CommitTables, Committed, LookAtTables, Looked, Moved
 from landonce.query.rows import QueryWorkers
+from landonce.read.decoding import Decoding
 from landonce.read.kafka.records import NoRecords
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Field, Schema
@@ -74,7 +75,7 @@ def performer_of(sink: Iceberg, ledger: TableLedger) -> Committing:
         pipeline="q",
         records=NoRecords(),
         dead_letters=Path(),
-        max_record_bytes=1000,
+        decoding=Decoding(max_record_bytes=1000),
         block_bytes=0,
         select=(),
         where=None,

@@ -19,6 +19,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Mode
 from landonce.protocol.steps import Write
 from landonce.read.block import Rejected
+from landonce.read.decoding import Decoding
 from landonce.read.kafka import broker
 from landonce.read.kafka.records import KafkaRecords
 from landonce.read.schema.ddl import parse_schema
@@ -119,7 +120,7 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
         pipeline="p",
         records=KafkaRecords(tuple(OPTIONS.items())),
         dead_letters=tmp_path / "dead",
-        max_record_bytes=1000,
+        decoding=Decoding(max_record_bytes=1000),
         block_bytes=1000,
         source=schema,
         target=schema,

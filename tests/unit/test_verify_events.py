@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from landonce.dedup.rule import KeyRule
 from landonce.protocol.ranges import Partition
+from landonce.read.decoding import Decoding
 from landonce.read.schema.fields import Field, Schema
 from landonce.verify.events import ABSENT, FILTERED, LANDED, LETTERED, EventAudit, Keyed, KeyReader, Remembered, states
 from landonce.verify.judge import Bounds, Fates, Fault
@@ -26,7 +27,7 @@ record = st.tuples(st.integers(0, 4), st.integers(0, 3), st.sampled_from([ABSENT
 def audit_of(records, *, late="dead_letter", shared=(), later=(), before=()):
     """`records`: per partition, (key, timestamp, state) by offset. `later`, `before`: keys; None among the latter: unknown."""
     audit = EventAudit(
-        KeyReader(KeyRule(()), Schema((Field("id", pa.int64()),)), 0), Remembered(TTL, late, NOW), shared
+        KeyReader(KeyRule(()), Schema((Field("id", pa.int64()),)), Decoding()), Remembered(TTL, late, NOW), shared
     )
     for bound, those in zip(BOUNDS, records, strict=True):
         audit.add(bound, keyed(those), np.array([state for _, _, state in those], np.uint8))

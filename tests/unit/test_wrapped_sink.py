@@ -23,6 +23,7 @@ from landonce.errors import ConfigError
 from landonce.ledger.block_ledgers import PushPlace
 from landonce.protocol.blocks import Block, Identity, block_key
 from landonce.protocol.ranges import Partition, Range
+from landonce.read.decoding import Decoding
 from landonce.read.kafka.records import NoRecords
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.pipeline_file import parse
@@ -137,7 +138,7 @@ def test_a_plan_is_not_pushed_by_another_pyarrow(tmp_path: Path, monkeypatch: py
         sink=landonce.wrap(print, idempotent=True),
         ledger=PushPlace(tmp_path, "p"),
         dead_letters=tmp_path,
-        max_record_bytes=1,
+        decoding=Decoding(max_record_bytes=1),
         block_bytes=1,
     )
     now = recipe.fingerprint()

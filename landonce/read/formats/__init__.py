@@ -1,13 +1,17 @@
-"""One folder or file per format: bytes become Arrow columns, or rejects with a reason. Here is what each of them returns."""
+"""One folder or file per format: bytes become Arrow columns, or rejects with a reason. Here is what a format is, and what its decoder returns."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from landonce.read.schema.fields import Schema
 
 Indexes = npt.NDArray[np.int64]
 
@@ -63,3 +67,26 @@ class Collected:
             order = np.argsort(kept)
             kept, table = kept[order], table.combine_chunks().take(pa.array(order))
         return Decoded(table, kept, tuple(sorted(self.rejects)), np.sort(filtered))
+
+
+class Decoder(Protocol):
+    """Decodes the values of records to the fields of one schema. It may keep what it learns; a row never depends on that."""
+
+    def decode(self, values: pa.BinaryArray) -> Decoded: ...
+
+
+class Format(ABC):
+    """How the values of records hold their fields. Picklable, hashable, and its repr hides secrets."""
+
+    @abstractmethod
+    def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
+        """Raises `ValueError` or `TypeError` if no record of this format can become these fields."""
+
+    @abstractmethod
+    def decisive(self) -> tuple[object, ...]:
+        """What decides which rows records become, as JSON: it is part of every plan's fingerprint."""
+
+    def fields(self, values: Sequence[bytes]) -> Schema | None:
+        """The fields that the format itself knows of these records. None: their JSON shows them."""
+        del values
+        return None

@@ -171,7 +171,7 @@ class _IcebergCheck:
             return
         alone = len(fit) == 1
         for name, schema in sorted(fit.items()):
-            found = checking.decoded(schema, recipe.max_record_bytes, "" if alone else f", for {name}")
+            found = checking.decoded(schema, recipe.decoding, "" if alone else f", for {name}")
             if alone or found.level is not Level.OK:
                 yield found
         if not alone and fit:

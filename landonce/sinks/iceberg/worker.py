@@ -16,11 +16,12 @@ from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes import Changes
+from landonce.read.decoding import Decode, decode_by
 from landonce.read.evolution import Evolution, observed
 from landonce.read.formats import Decoded, Reject
 from landonce.read.kafka.records import Record
 from landonce.read.route import Routing
-from landonce.read.rows import Decode, decode_by, fit_to, records_of
+from landonce.read.rows import fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import Scratch, WrittenFile, write_files
@@ -163,6 +164,7 @@ class FileWorker(BlockWorker):
         tables = [each for each in recipe.tables if each.name not in others]
         return Reader(
             routing=recipe.routing,
+            format=recipe.decoding.format,
             decoders={each.name: self._decoder(each) for each in tables},
             fits={each.name: fit_to(each.schema, partial(beyond, each.limits)) for each in tables},
             floors=task.begins(),
@@ -210,7 +212,7 @@ class FileWorker(BlockWorker):
     def _decoder(self, table: TableRecipe) -> Decode:
         """Rejects a record whose row has no partition, like one that does not fit its columns."""
         recipe = self.recipe
-        decode = decode_by(table.schema, table.identity, recipe.changes, max_record_bytes=recipe.max_record_bytes)
+        decode = decode_by(table.schema, recipe.decoding, table.identity, recipe.changes)
 
         def decode_within(values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
             rows = decode(values, messages)

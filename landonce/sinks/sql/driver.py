@@ -14,8 +14,8 @@ from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol import operate
 from landonce.protocol.marks import TableView
 from landonce.protocol.receipt import Want
+from landonce.read.decoding import decoder_of
 from landonce.read.evolution import Evolution, merge
-from landonce.read.rows import decoder_of
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Schema
 from landonce.sinks.declared import declared_schema, selected_from
@@ -90,10 +90,7 @@ def _refuse_key(source: Schema, section: Sql, parts: Parts) -> None:
     """Raises for a key by which no change can be decoded, before any record is read."""
     try:
         decoder_of(
-            source,
-            section.key,
-            section.meaning.decoding() if section.meaning is not None else None,
-            max_record_bytes=parts.config.source.kafka.max_record_bytes,
+            source, parts.decoding, section.key, section.meaning.decoding() if section.meaning is not None else None
         )
     except ValueError as reason:
         raise ConfigError(

@@ -14,8 +14,9 @@ from landonce.protocol.block_rows import Claim
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, counted, merged, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes import OPERATION, Changes
+from landonce.read.decoding import decode_by
 from landonce.read.evolution import Evolution, observed
-from landonce.read.rows import decode_by, fit_to, records_of
+from landonce.read.rows import fit_to, records_of
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import documents_as_text
 from landonce.sinks.transactional import (
@@ -70,7 +71,7 @@ class SqlWorker(TransactionWorker):
 
     def reader(self) -> Reader:
         recipe, evolves = self.recipe, self.recipe.evolve and not self.task.final
-        decode = decode_by(recipe.source, recipe.sink.key, recipe.changes, max_record_bytes=recipe.max_record_bytes)
+        decode = decode_by(recipe.source, recipe.decoding, recipe.sink.key, recipe.changes)
         return Reader.of_one(recipe.sink.table, decode, fit_to(recipe.target), payloads=evolves)
 
     def wants(self, block: ReadBlock) -> tuple[Want, ...]:

@@ -47,7 +47,7 @@ def _sink(sink: WrappedSink) -> Findings:
 
 def _records(run: CheckRun, sink: WrappedSink) -> Findings:
     recipe = wrapped_recipe(run.parts, sink)
-    yield checking.decoded(recipe.source, recipe.max_record_bytes)
+    yield checking.decoded(recipe.source, recipe.decoding)
     pending = run.state.pending if run.state else None
     if pending is not None and pending.fingerprint != recipe.fingerprint():
         raise PlanChanged(

@@ -25,7 +25,8 @@ from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.rows import as_is, decode_by, fit_to
+from landonce.read.decoding import decode_by
+from landonce.read.rows import as_is, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.worker import BlockWorker, Refuse, failed
@@ -74,7 +75,7 @@ class WrappedWorker(BlockWorker):
 
     def reader(self) -> Reader:
         recipe = self.recipe
-        decode = decode_by(recipe.source, max_record_bytes=recipe.max_record_bytes)
+        decode = decode_by(recipe.source, recipe.decoding)
         return Reader.of_one(self.task.block.table, decode, as_is if recipe.shuffled else fit_to(recipe.target))
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:

@@ -37,13 +37,14 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from landonce.read.formats import Collected, Decoded, Indexes
+from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
 from landonce.read.formats.json.explain import Finding, explain, rounded
 from landonce.read.formats.json.structure import Rewriter, is_whole
@@ -302,3 +303,14 @@ def blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:
         stop = min(start + _BLOCK_ROWS, max(start + 1, within))
         yield start, stop
         start = stop
+
+
+@dataclass(frozen=True)
+class Json(Format):
+    """Each value is a JSON object."""
+
+    def decoder(self, schema: Schema, *, max_record_bytes: int = MAX_RECORD_BYTES) -> JsonDecoder:
+        return JsonDecoder(schema, max_record_bytes=max_record_bytes)
+
+    def decisive(self) -> tuple[object, ...]:
+        return "json", VERSION
