@@ -21,7 +21,6 @@ from landonce.read.formats.json.decode import JsonDecoder, blocks
 from landonce.read.formats.json.structure import (
     BRACE,
     BRACKET,
-    COMMA,
     QUOTE,
     Bytes,
     Containers,
@@ -106,7 +105,7 @@ RESERVED = (
 )
 """Names that never become columns: those of the coordinates and those that Iceberg's readers reserve."""
 _DEEPEST = 32
-_NULL, _CLOSING_BRACKET = ord("n"), ord("]")
+_NULL = ord("n")
 _BOOLEANS = np.array([ord("t"), ord("f")])
 
 
@@ -230,7 +229,7 @@ class _Look:
         if pt.is_struct(place.type):
             self.struct(inside, place.inside, path)
         elif pt.is_list(place.type):
-            self._items(self._elements(inside), place.inside[0], (*path, ELEMENT), depth + 1)
+            self._items(self._structure.before_elements(inside), place.inside[0], (*path, ELEMENT), depth + 1)
         elif pt.is_map(place.type):
             self._items(self._structure.members(inside)[0], place.inside[0], (*path, VALUE), depth + 1)
         else:
@@ -242,14 +241,6 @@ class _Look:
         if not place.nullable and (self._first(tokens) == _NULL).any():
             self.optional.append(path)
         self._value(tokens, place, path, depth)
-
-    def _elements(self, arrays: Containers) -> Ints:
-        """The tokens before the elements of these arrays."""
-        tokens, _ = self._structure.tokens_of(arrays)
-        kinds = self._structure.kind[tokens]
-        before = tokens[(kinds == BRACKET) | (kinds == COMMA)]
-        followed: Ints = before[self._first(before) != _CLOSING_BRACKET]
-        return followed
 
     def _shape(self, tokens: Ints, depth: int) -> Shape:
         """The values after these tokens, at an unknown place."""
@@ -269,7 +260,7 @@ class _Look:
         if len(arrays):
             kinds.add(LIST)
         fields = self.struct_shape(objects, depth).fields if len(objects) else ()
-        element = self._shape(self._elements(arrays), depth + 1) if len(arrays) else None
+        element = self._shape(self._structure.before_elements(arrays), depth + 1) if len(arrays) else None
         return Shape(frozenset(kinds), fields, element)
 
     def struct_shape(self, objects: Containers, depth: int) -> Shape:

@@ -3,7 +3,7 @@
 These types are not in Spark SQL: `TIMESTAMP(p)` has p digits after the second, and reads JSON integers as ticks of that
 size since the epoch (3 is milliseconds); `TIME`, `UUID` and `FIXED(n)` are for targets that have them. A plain
 `TIMESTAMP` has microseconds and accepts no integers, because their unit is unknown. `BINARY` and `FIXED` are base64 in
-JSON. `NOT NULL` may also be inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
+JSON. `JSON` takes a value of any kind and keeps its JSON text. `NOT NULL` may also be inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from landonce.errors import ConfigError
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import JSON, Field, Schema
 
 _WORDS = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
 _PLAIN = {
@@ -36,6 +36,7 @@ _PLAIN = {
     "time": pa.time64("us"),
     "binary": pa.binary(),
     "uuid": pa.uuid(),
+    "json": JSON,
 }
 _NAMES = {type_: name.upper() for name, type_ in reversed(_PLAIN.items())}
 """The first name of each type."""

@@ -16,6 +16,8 @@ import pyarrow.types as pt
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
 """The names of list elements and map values in a path."""
+JSON = pa.json_(pa.string())
+"""Any JSON value, kept as its own text: the bytes of the value as the record writes them. Columns hold it as a string."""
 
 Path = tuple[str, ...]
 Names = tuple[str, ...]
@@ -66,7 +68,7 @@ class Field:
                 raise ValueError(f"field {self.name!r}: scale must be between 0 and 9, not {self.scale}")
         if self.bounds is not None and not pt.is_temporal(_innermost(self.type)):
             raise ValueError(f"field {self.name!r}: bounds need a temporal type, not {self.type}")
-        if (self.allowed is not None or self.pattern is not None) and not pt.is_string(_innermost(self.type)):
+        if (self.allowed is not None or self.pattern is not None) and not pt.is_string(landed(_innermost(self.type))):
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
 
     def place(self) -> Place:
@@ -94,6 +96,10 @@ class Place:
     def holds_map(self) -> bool:
         return bool(pt.is_map(self.type)) or any(each.holds_map for each in self.inside)
 
+    @property
+    def holds_json(self) -> bool:
+        return bool(self.type == JSON) or any(each.holds_json for each in self.inside)
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -116,7 +122,10 @@ class Schema:
 
     @property
     def arrow(self) -> pa.Schema:
-        return pa.schema([pa.field(field.name, field.type, nullable=not field.required) for field in self.fields])
+        """The columns that a decoder makes."""
+        return pa.schema(
+            [pa.field(field.name, landed(field.type), nullable=not field.required) for field in self.fields]
+        )
 
     def by_name(self) -> dict[str, Field]:
         return {field.name: field for field in self.fields}
@@ -156,7 +165,21 @@ _WORDS = {
     pa.large_binary(): "BINARY",
     pa.date32(): "DATE",
     pa.uuid(): "UUID",
+    JSON: "JSON",
 }
+
+
+def landed(type_: pa.DataType) -> pa.DataType:
+    """The type of the column for a field of this type: `JSON` is a string there, at every depth."""
+    if type_ == JSON:
+        return pa.string()
+    if pt.is_list(type_):
+        return pa.list_(type_.value_field.with_type(landed(type_.value_type)))
+    if pt.is_struct(type_):
+        return pa.struct([each.with_type(landed(each.type)) for each in type_])
+    if pt.is_map(type_):
+        return pa.map_(type_.key_type, type_.item_field.with_type(landed(type_.item_type)))
+    return type_
 
 
 def spelled(type_: pa.DataType) -> str:

@@ -10,6 +10,7 @@ The wire type differs from the final type where the reader is not exact enough:
   + scale <= 76``; `is_wide` checks that;
 - structs: it refuses a null struct if a field inside is required, so everything inside is read as nullable;
 - maps: it does not support them. `rewrite` makes lists of their entries, and this module makes them maps;
+- JSON text: it keeps no text. `rewrite` gives each such value a number, and `unwrapped` exchanges it for the text;
 - floats: it lets them overflow to infinity, rounds integers to them, and accepts the literals ``NaN`` and ``Infinity``,
   which are not JSON.
 
@@ -20,6 +21,7 @@ that have Arrow types already, from SQL or from another format.
 from __future__ import annotations
 
 import binascii
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,10 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.schema.fields import KEY, VALUE, Field, is_uuid, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, is_uuid, landed, spelled
 
 ENTRIES = "entries"
 """The name under which `structure` lists the entries of a map."""
+NUMBER = secrets.token_urlsafe(9)
+"""The name under which `structure` numbers JSON texts. Nobody outside this process can know it, so no record can forge one."""
 UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 _ZONE = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
@@ -295,6 +299,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
         or pt.is_float64(type_)
         or pt.is_boolean(type_)
         or pt.is_string(type_)
+        or type_ == JSON
         or (is_textual(type_) and type_ != pa.time64("ns"))
     ):
         raise TypeError(f"field {name!r}: {spelled(type_)} cannot be decoded from JSON")
@@ -320,6 +325,8 @@ def wire_type(type_: pa.DataType, *, integers: bool = False) -> pa.DataType:
     if pt.is_map(type_):
         entry = [pa.field(KEY, pa.string()), pa.field(VALUE, wire_type(type_.item_type))]
         return pa.struct([pa.field(ENTRIES, pa.list_(pa.struct(entry)))])
+    if type_ == JSON:
+        return pa.struct([pa.field(NUMBER, pa.int64())])
     if is_textual(type_):
         return pa.int64() if integers else pa.string()
     if pt.is_decimal(type_):
@@ -352,7 +359,7 @@ def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fau
 
 def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     """The column in its final type, and its faults, the most serious first."""
-    settled, faults = _settle(array, field.type, field)
+    settled, faults = _settle(array, landed(field.type), field)
     if field.required and settled.null_count:
         faults.append(Fault(mask_of(settled.is_null()), MISSING))
     return settled, faults
@@ -360,10 +367,11 @@ def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
 
 def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     """Converts a column of any type (from SQL) to the field's type without loss; also returns the faults."""
-    fitted = array if array.type == field.type else _fitted(array, field.type)
+    type_ = landed(field.type)
+    fitted = array if array.type == type_ else _fitted(array, type_)
     fits = pc.or_(fitted.is_valid(), array.is_null())
-    faults = unless(pc.and_(fits, _unchanged(array, fitted)), f"does not fit {spelled(field.type)}")
-    faults += _unfit(fitted, field.type, field)
+    faults = unless(pc.and_(fits, _unchanged(array, fitted)), f"does not fit {spelled(type_)}")
+    faults += _unfit(fitted, type_, field)
     if field.required and array.null_count:
         faults.append(Fault(mask_of(array.is_null()), MISSING))
     return fitted, faults
@@ -382,7 +390,7 @@ def can_fit(yielded: pa.DataType, field: Field) -> bool:
     if is_uuid(field.type):
         return bool(is_uuid(yielded) or pt.is_string(yielded) or pt.is_binary(yielded))
     try:
-        _fitted(pa.array([], yielded), field.type)
+        _fitted(pa.array([], yielded), landed(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True

@@ -24,8 +24,8 @@ Refused, in addition to what JSON and the schema exclude:
   digits are zeros;
 - an escaped surrogate without its other half.
 
-`rewrite` handles maps, and names that differ from those of the fields. A record that holds a field under two names is
-refused.
+`rewrite` handles maps, JSON texts, and names that differ from those of the fields. A record that holds a field under
+two names is refused.
 
 Fields that are not in the schema are skipped; there Arrow accepts ``NaN`` and ``Infinity``.
 """
@@ -47,7 +47,7 @@ import pyarrow.json as pj
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
 from landonce.read.formats.json.explain import Finding, explain, rounded
-from landonce.read.formats.json.structure import Rewriter, is_whole
+from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
 from landonce.read.schema.fields import Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
@@ -78,6 +78,7 @@ class JsonDecoder:
         self._max_record_bytes = max_record_bytes
         self._rewriter = Rewriter(schema) if Rewriter.needed(schema) else None
         self._maps = tuple(each for each in schema.fields if each.place().holds_map)
+        self._texts = tuple(at for at, each in enumerate(schema.fields) if each.place().holds_json)
         self._wide = any(is_wide(each.type) for each in schema.fields)
         self._ticked = [at for at, each in enumerate(schema.fields) if each.scale is not None]
         self._floats = [at for at, each in enumerate(schema.fields) if holds_float(each.type)]
@@ -258,10 +259,12 @@ class JsonDecoder:
         stream = pc.binary_join_element_wise(self._openings.slice(0, count), rest, b"\n", b"")
         ends = np.frombuffer(stream.buffers()[1], np.int32, count + 1)[1:]
         text = stream.buffers()[2].slice(0, int(ends[-1]))
+        texts = None
         if self._rewriter is not None:
-            text = self._rewriter.rewrite(text, ends.astype(np.int64))
-        if text is None:
-            return None
+            rewritten = self._rewriter.rewrite(text, ends.astype(np.int64))
+            if rewritten is None:
+                return None
+            text, texts = rewritten
         try:
             table = pj.read_json(
                 pa.BufferReader(text),
@@ -273,8 +276,15 @@ class JsonDecoder:
         markers = table.column(0).combine_chunks()
         if table.num_rows != count or markers.null_count or not np.array_equal(markers.to_numpy(), np.arange(count)):
             return None
-        whole = all(is_whole(table.column(each.name).combine_chunks(), each.type) for each in self._maps if not only)
-        return table.remove_column(0) if whole else None
+        if only:
+            return table
+        if not all(is_whole(table.column(each.name).combine_chunks(), each.type) for each in self._maps):
+            return None
+        table = table.remove_column(0)
+        for at in self._texts:
+            name, type_ = table.schema.names[at], self._schema.fields[at].type
+            table = table.set_column(at, name, unwrapped(table.column(at).combine_chunks(), type_, texts))
+        return table
 
     def _parse_options(self, integers: Integers, only: bool) -> pj.ParseOptions:
         if (integers, only) not in self._options:

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from landonce.read.formats.json.columns import is_textual
-from landonce.read.schema.fields import Place, Schema, by_record_name, folded, spelled
+from landonce.read.formats.json.structure import MOST_LEVELS
+from landonce.read.schema.fields import JSON, Place, Schema, by_record_name, folded, spelled
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -194,6 +195,9 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
     type_ = place.type
     if value is None:
         return  # Arrow reads it; the column check finds out whether it may be missing
+    if type_ == JSON:
+        yield from _text_problems(value, where)
+        return
     is_map = pt.is_map(type_) and isinstance(value, _Object)
     if is_map or (pt.is_list(type_) and type(value) is list):
         for item in value:
@@ -210,6 +214,19 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
     elif pt.is_floating(type_) and isinstance(value, _Integer) and not _is_exact(value.text, type_):
         held = "double" if pt.is_float64(type_) else "float"
         yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)
+
+
+def _text_problems(value: Any, where: str) -> Iterator[_Problem]:
+    """What a value holds that JSON does not have, or that is nested too deeply."""
+    inside, level = [value], 0
+    while inside:
+        if any(isinstance(each, _NotFinite) for each in inside):
+            yield _Problem(f"field {where!r} holds NaN or Infinity", certain=False)
+        containers = [each for each in inside if isinstance(each, list)]
+        level += bool(containers)
+        if level > MOST_LEVELS:
+            yield _Problem(f"field {where!r} is nested too deeply", certain=False)
+        inside = [item[1] if isinstance(each, _Object) else item for each in containers for item in each]
 
 
 def _is_kind_for(value: Any, type_: pa.DataType, scale: int | None) -> bool:

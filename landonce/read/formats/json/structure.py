@@ -8,15 +8,22 @@ tokens shows what contains what. Nothing here loops over records.
 `scan` does not validate: for text that is not JSON the result is meaningless, but never includes another record.
 `wider` finds numbers that are too large for the type of their column.
 
-The reader knows one name per field, and no maps. So, if a schema needs it, `Rewriter` makes two kinds of edits:
+The reader knows one name per field, no maps, and no texts of values. So, if a schema needs it, `Rewriter` makes three
+kinds of edits:
 
 - a key that denotes a field is replaced by the field's own name, and a key that only looks like one by `_NOBODY`;
 - an object that is a map becomes an object with a list of its entries:
 
     {"a":1,"b":2}    becomes    {"entries":[{"key":"a","value":1},{"key":"b","value":2}]}
 
+- a value that is kept as JSON text becomes an object with the number of its text, and the value in a field that Arrow
+  skips after it has checked its syntax; `unwrapped` exchanges the numbers for the texts:
+
+    {"b": [2]}    becomes    {"<random>":7,"\\u0000landonce":{"b": [2]}}
+
 This must not turn invalid text into JSON. It replaces only strings and the tokens of map objects, and checks the order
-of these tokens; Arrow judges what is between them, and `is_whole` checks afterwards that every entry has its key.
+of these tokens; Arrow judges what is between them, and `is_whole` checks afterwards that every entry has its key. What
+is put around a value is balanced, and so are the tokens of the value.
 Python handles each distinct spelling of a key once, and no record.
 """
 
@@ -25,6 +32,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +41,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.read.formats import Indexes
-from landonce.read.formats.json.columns import ENTRIES, cast_or_null
-from landonce.read.schema.fields import KEY, VALUE, Place, Schema, by_record_name, folded
+from landonce.read.formats.json.columns import ENTRIES, NUMBER, cast_or_null
+from landonce.read.schema.fields import JSON, KEY, VALUE, Place, Schema, by_record_name, folded
 
 Bytes = npt.NDArray[np.uint8]
 Ints = Indexes
 
-QUOTE, COLON, COMMA, BRACE, CLOSING_BRACE, BRACKET = (ord(each) for each in '":,{}[')
+MOST_LEVELS = 500
+"""A value that is kept as JSON text may be nested this deeply: databases and libraries read no deeper JSON."""
+QUOTE, COLON, COMMA, BRACE, CLOSING_BRACE, BRACKET, CLOSING_BRACKET = (ord(each) for each in '":,{}[]')
+_NULL, _MINUS = ord("n"), ord("-")
 _BACKSLASH = ord("\\")
 _TELLING = np.zeros(256, dtype=np.bool_)
 _TELLING[[ord(each) for each in '"{}[]:,']] = True
@@ -120,23 +131,54 @@ class Structure:
         after = after[self.kind[after] == opening]
         return Containers(depth, np.searchsorted(self._level(depth).opens, after))
 
-    def elements(self, arrays: Containers, opening: int) -> Containers:
-        """The objects or arrays that are elements of these arrays."""
-        outer, inner = self._level(arrays.depth), self._level(arrays.depth + 1)
-        chosen = np.zeros(len(outer.opens), dtype=np.bool_)
-        chosen[arrays.numbers] = True
-        parents = np.searchsorted(outer.opens, inner.opens) - 1
-        mine = chosen[parents] & (self.kind[inner.opens] == opening)
-        return Containers(arrays.depth + 1, np.flatnonzero(mine))
+    def before_elements(self, arrays: Containers) -> Ints:
+        """The tokens before the elements of these arrays."""
+        tokens, _ = self.tokens_of(arrays)
+        kinds = self.kind[tokens]
+        before = tokens[(kinds == BRACKET) | (kinds == COMMA)]
+        followed: Ints = before[self.text[self.value_starts(before)] != CLOSING_BRACKET]
+        return followed
+
+    def value_spans(self, tokens: Ints, depth: int) -> tuple[Ints, Ints]:
+        """The text of the value after each of these tokens, which belong to containers of this depth, as half-open ranges
+        without the white space around them."""
+        level = self._level(depth).tokens
+        starts = self.value_starts(tokens)
+        ends = self.at[level[np.searchsorted(level, tokens) + 1]]
+        if _SPACE[self.text[ends - 1]].any():
+            written = self._not_space()
+            ends = written[np.searchsorted(written, ends) - 1] + 1
+        if (ends <= starts).any():
+            raise Malformed
+        return starts, ends
+
+    def require_strict(self, starts: Ints, ends: Ints, depth: int) -> None:
+        """Raises `Malformed` if these values hold what Arrow accepts in skipped fields and JSON does not have, such as NaN,
+        or if they are nested too deeply. The ranges are in containers of this depth and must not overlap."""
+        size = len(self.at) + 1
+        opened, closed = (np.bincount(np.searchsorted(self.at, each), minlength=size) for each in (starts, ends))
+        inside = np.flatnonzero(np.cumsum(opened - closed)[:-1])
+        before = inside[np.isin(self.kind[inside], (COLON, COMMA, BRACKET))]
+        values = np.concatenate((starts, self.value_starts(before)))
+        first, second = self.text[values], self.text[np.minimum(values + 1, len(self.text) - 1)]
+        signed = (first == _MINUS) & ((second < ord("0")) | (second > ord("9")))
+        if (signed | (first == ord("N")) | (first == ord("I"))).any():
+            raise Malformed
+        if len(inside) and int(self._depth[inside].max()) > depth + MOST_LEVELS:
+            raise Malformed
+
+    def _not_space(self) -> Ints:
+        if self._written is None:
+            self._written = np.flatnonzero(~_SPACE[self.text])
+        return self._written
 
     def value_starts(self, tokens: Ints) -> Ints:
         """The position of the first byte after each token that is not white space."""
         starts = self.at[tokens] + 1
         if not _SPACE[self.text[starts]].any():
             return starts
-        if self._written is None:
-            self._written = np.flatnonzero(~_SPACE[self.text])
-        return self._written[np.searchsorted(self._written, starts)]
+        written = self._not_space()
+        return written[np.searchsorted(written, starts)]
 
     def slices(self, starts: Ints, ends: Ints) -> pa.BinaryArray:
         """These ranges of the text, which must be in order and must not overlap."""
@@ -244,6 +286,13 @@ _NOBODY = b"\\u0000landonce"
 """A JSON name that no column has."""
 
 
+class Rewritten(NamedTuple):
+    """Records for Arrow, and the JSON texts whose numbers they hold."""
+
+    text: pa.Buffer
+    texts: pa.StringArray
+
+
 class Rewriter:
     """Rewrites the records of one schema."""
 
@@ -253,9 +302,11 @@ class Rewriter:
 
     @staticmethod
     def needed(schema: Schema) -> bool:
-        return schema.fold_case or any(place.renamed or place.holds_map for place in schema.places())
+        return schema.fold_case or any(
+            place.renamed or place.holds_map or place.holds_json for place in schema.places()
+        )
 
-    def rewrite(self, text: pa.Buffer, ends: Ints) -> pa.Buffer | None:
+    def rewrite(self, text: pa.Buffer, ends: Ints) -> Rewritten | None:
         """The records that end at ``ends``, rewritten for Arrow; None if one of them is not JSON."""
         structure = scan(np.frombuffer(text, np.uint8), ends)
         if structure is None:
@@ -265,7 +316,8 @@ class Rewriter:
             self._struct(structure, structure.roots(), self._places, edits)
         except Malformed:
             return None
-        return edits.apply(text)
+        rewritten = edits.apply(text)
+        return Rewritten(rewritten, edits.texts()) if rewritten is not None else None
 
     def _struct(self, structure: Structure, found: Containers, places: Sequence[Place], edits: _Edits) -> None:
         objects = structure.only(found, BRACE)
@@ -288,20 +340,28 @@ class Rewriter:
             edits.add(starts[mine], ends[mine], text)
         for number, place in enumerate(places):
             if self._matters(place):
-                inside = structure.opened_by(colons[meant[codes] == number], _opening(place), objects.depth + 1)
-                self._value(structure, inside, place, edits)
+                self._value(structure, colons[meant[codes] == number], objects.depth, place, edits)
 
     def _matters(self, place: Place) -> bool:
+        if place.holds_json:
+            return True
         return bool(place.inside) and (self._fold or place.holds_map or any(each.renamed for each in place.inside))
 
-    def _value(self, structure: Structure, found: Containers, place: Place, edits: _Edits) -> None:
+    def _value(self, structure: Structure, tokens: Ints, depth: int, place: Place, edits: _Edits) -> None:
+        """The values after these tokens, which belong to containers of this depth."""
+        if place.type == JSON:
+            starts, ends = structure.value_spans(tokens, depth)
+            given = structure.text[starts] != _NULL
+            structure.require_strict(starts[given], ends[given], depth)
+            edits.number(structure, starts[given], ends[given])
+            return
+        inside = structure.opened_by(tokens, BRACKET if pt.is_list(place.type) else BRACE, depth + 1)
         if pt.is_struct(place.type):
-            self._struct(structure, found, place.inside, edits)
+            self._struct(structure, inside, place.inside, edits)
         elif pt.is_map(place.type):
-            self._map(structure, found, place.inside[0], edits)
+            self._map(structure, inside, place.inside[0], edits)
         elif self._matters(place.inside[0]):
-            element = place.inside[0]
-            self._value(structure, structure.elements(found, _opening(element)), element, edits)
+            self._value(structure, structure.before_elements(inside), depth + 1, place.inside[0], edits)
 
     def _map(self, structure: Structure, found: Containers, value: Place, edits: _Edits) -> None:
         tokens, _ = structure.tokens_of(found)
@@ -330,26 +390,41 @@ class Rewriter:
         ):
             edits.add(at[chosen], at[chosen] + 1, text)
         if self._matters(value):
-            inside = structure.opened_by(tokens[kinds == COLON], _opening(value), found.depth + 1)
-            self._value(structure, inside, value, edits)
-
-
-def _opening(place: Place) -> int:
-    return BRACKET if pt.is_list(place.type) else BRACE
+            self._value(structure, tokens[kinds == COLON], found.depth, value, edits)
 
 
 class _Edits:
-    """Ranges of a text, and their replacements."""
+    """Ranges of a text, and their replacements; and the JSON texts that were numbered."""
 
     def __init__(self) -> None:
         self._starts: list[Ints] = []
         self._ends: list[Ints] = []
-        self._texts: list[bytes] = []
+        self._texts: list[pa.BinaryArray] = []
+        """For each group of ranges: one text for all of them, or one for each."""
+        self._numbered: list[pa.BinaryArray] = []
 
     def add(self, starts: Ints, ends: Ints, text: bytes) -> None:
+        """Replaces all of these ranges by one text."""
+        self._add(starts, ends, pa.array([text], pa.binary()))
+
+    def _add(self, starts: Ints, ends: Ints, texts: pa.BinaryArray) -> None:
         self._starts.append(starts)
         self._ends.append(ends)
-        self._texts.append(text)
+        self._texts.append(texts)
+
+    def number(self, structure: Structure, starts: Ints, ends: Ints) -> None:
+        """Puts each of these values into an object with the number of its text."""
+        first = sum(map(len, self._numbered))
+        numbers = pa.array(np.arange(first, first + len(starts))).cast(pa.string()).cast(pa.binary())
+        opening, nobody = b'{"%b":' % NUMBER.encode(), b',"%b":' % _NOBODY
+        self._add(starts, starts, pc.binary_join_element_wise(opening, numbers, nobody, b""))
+        self.add(ends, ends, b"}")
+        self._numbered.append(structure.slices(starts, ends))
+
+    def texts(self) -> pa.StringArray:
+        """Every numbered text, in the order of the numbers."""
+        every = pa.concat_arrays([pa.array([], pa.binary()), *self._numbered])
+        return every.cast(pa.string(), safe=False)  # records are valid UTF-8, and no text begins or ends in a character
 
     def apply(self, text: pa.Buffer) -> pa.Buffer | None:
         """The text with every range replaced; None if it is longer than an array can be."""
@@ -357,18 +432,23 @@ class _Edits:
         if not sum(counts):
             return text
         starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
-        lengths = np.array([len(each) for each in self._texts])
-        if text.size + int((lengths * counts).sum()) > 2**31 - 1:
+        own = [len(each) for each in self._texts]
+        which = [
+            sum(own[:at]) + (np.arange(count) if own[at] > 1 else np.zeros(count, np.int64))
+            for at, count in enumerate(counts)
+        ]
+        texts = pa.concat_arrays(self._texts)
+        chosen = np.concatenate(which)
+        if text.size + int(pc.binary_length(texts).to_numpy()[chosen].sum()) > 2**31 - 1:
             return None
-        order = np.argsort(starts)
+        order = np.argsort(starts * 2 + (ends > starts))  # what is put before a token comes before its replacement
         bounds = np.column_stack((starts[order], ends[order])).reshape(-1)
         bounds = np.concatenate(([0], bounds, [text.size])).astype(np.int32)
         pieces = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), text])
         replaced = np.zeros(len(bounds) - 1, dtype=np.bool_)
         replaced[1::2] = True
-        which = np.repeat(np.arange(len(counts)), counts)[order]
-        texts = pa.array(self._texts, pa.binary()).take(pa.array(which))
-        _, offsets, data = pc.replace_with_mask(pieces, pa.array(replaced), texts).buffers()
+        put = texts.take(pa.array(chosen[order]))
+        _, offsets, data = pc.replace_with_mask(pieces, pa.array(replaced), put).buffers()
         return data.slice(0, int(np.frombuffer(offsets, np.int32, len(bounds))[-1]))
 
 
@@ -402,3 +482,23 @@ def is_whole(array: pa.Array, type_: pa.DataType) -> bool:
     if pt.is_struct(type_):
         return all(is_whole(array.field(at), child.type) for at, child in enumerate(type_))
     return True
+
+
+def unwrapped(array: pa.Array, type_: pa.DataType, texts: pa.StringArray) -> pa.Array:
+    """A column as Arrow read it, with JSON texts where it holds their numbers."""
+    if type_ == JSON:
+        return texts.take(array.field(NUMBER))
+    mask = array.is_null() if array.null_count else None
+    if pt.is_map(type_):
+        entries = array.field(ENTRIES)
+        keys, values = entries.values.field(KEY), unwrapped(entries.values.field(VALUE), type_.item_type, texts)
+        pairs = pa.StructArray.from_arrays([keys, values], [KEY, VALUE])
+        empty = entries.is_null() if entries.null_count else None
+        listed = pa.ListArray.from_arrays(entries.offsets, pairs, mask=empty)
+        return pa.StructArray.from_arrays([listed], [ENTRIES], mask=mask)
+    if pt.is_list(type_):
+        return pa.ListArray.from_arrays(array.offsets, unwrapped(array.values, type_.value_type, texts), mask=mask)
+    if pt.is_struct(type_):
+        columns = [unwrapped(array.field(at), child.type, texts) for at, child in enumerate(type_)]
+        return pa.StructArray.from_arrays(columns, [child.name for child in type_], mask=mask)
+    return array
