@@ -12,7 +12,8 @@ A sink of any kind is named in a pipeline file through a `SinkSection`, which a 
 """
 
 from landonce import errors
-from landonce.config.model import Duration, SecretUrl
+from landonce.config.model import Duration
+from landonce.config.part import SecretUrl
 from landonce.config.secrets import remember as remember_secret
 from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
 from landonce.ledger.plain_sql import BlockKey, Execute, PlainSqlLedger, flip_block, read_block

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from landonce.config.model import Duration, Part, SecretUrl, pipeline_name
+from landonce.config.model import Duration, pipeline_name
+from landonce.config.part import Part, SecretUrl
 
 OTHERS = "*"
 """The rule for every value that has no rule of its own."""

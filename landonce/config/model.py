@@ -11,36 +11,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
-    SecretStr,
     model_validator,
 )
 
 from landonce.config import secrets
+from landonce.config.formats import RecordFormat
+from landonce.config.part import Part, SecretUrl
 
 _SECRET_PROPERTY = re.compile(r"password|secret|token|credential|key|auth|sas|header|connection-string", re.IGNORECASE)
 _ADDRESS = re.compile(r"(https?://[^@]*|true|false)$", re.IGNORECASE)
 """Not a secret, whatever the property's name: an address without a password, `true`, `false`."""
 _URL_USER = re.compile(r"(?<=://)[^/@]*@")
-
-
-def _known_secret(value: SecretStr) -> SecretStr:
-    secrets.remember_url(value.get_secret_value())
-    return value
-
-
-SecretUrl = Annotated[SecretStr, AfterValidator(_known_secret)]
-
-
-class Part(BaseModel):
-    """A section of the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def remember_secrets(properties: Mapping[str, Any], above: str = "") -> None:
@@ -127,7 +111,11 @@ class Kafka(Part):
 
     bootstrap_servers: str = Field(min_length=1)
     topics: tuple[str, ...] = Field(min_length=1)
-    format: Literal["json"] = "json"
+    format: RecordFormat = RecordFormat.model_validate("json")
+    key_format: RecordFormat = RecordFormat.model_validate("json")
+    """Of keys that become a struct."""
+    record_columns: tuple[Literal["_key", "_headers", "_timestamp", "_value"], ...] = ()
+    """Columns of a table that is made from a sample, beside the fields of records."""
     start: Literal["earliest", "latest"] = "earliest"
     schema_: str | dict[str, str] | None = Field(default=None, alias="schema")
     max_record_bytes: Size = Field(default=16 * 2**20, gt=0)

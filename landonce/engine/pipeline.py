@@ -37,10 +37,9 @@ from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.source import SourceView, Start, available, everything
 from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Schema
-from landonce.read.schema.sample import take_sample
 from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.contract import Sink
-from landonce.sinks.declared import selected_from
+from landonce.sinks.declared import sampled_schema, selected_from
 from landonce.sinks.deduplicating import OpenDeduplicating
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
@@ -170,7 +169,7 @@ def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> S
 
 def sampled_columns(parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]) -> Schema:
     """The columns of some records of the topics. They must be `usable`."""
-    return tidy(take_sample(_surveyed(parts), parts.consumer).columns(lambda sampled: usable(tidy(sampled))))
+    return tidy(sampled_schema(parts, _surveyed(parts), lambda sampled: usable(tidy(sampled))))
 
 
 def _surveyed(parts: Parts) -> SourceView:

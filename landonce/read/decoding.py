@@ -12,10 +12,14 @@ from operator import methodcaller
 
 import pyarrow as pa
 
+from landonce.config.formats import RecordFormat
 from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.formats import Decoded, Format
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
+from landonce.read.formats.text.csv import Csv
+from landonce.read.formats.text.plain import Framed, Plain
 from landonce.read.kafka.records import Record
+from landonce.read.record_columns import RECORD_COLUMNS, RecordColumns
 from landonce.read.schema.fields import Schema
 
 Decode = Callable[[pa.BinaryArray, Sequence[Record]], Decoded]
@@ -28,14 +32,25 @@ class Decoding:
     """What a pipeline file says about the bytes of records."""
 
     format: Format = field(default_factory=Json)
+    keys: Format = field(default_factory=Json)
+    """The format of keys that become a struct."""
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def decisive(self) -> tuple[object, ...]:
         """What decides which rows records become, as JSON."""
-        return *self.format.decisive(), self.max_record_bytes
+        return *self.format.decisive(), *self.keys.decisive(), self.max_record_bytes
 
     def with_limit(self, max_record_bytes: int) -> Decoding:
         return replace(self, max_record_bytes=max_record_bytes)
+
+
+def format_of(section: RecordFormat) -> Format:
+    """The format of this section."""
+    if section.json_ is not None:
+        return Json() if section.json_.framing == "none" else Framed(Json())
+    if (csv := section.csv or section.tsv) is not None:
+        return Csv(csv.columns, csv.delimiter, csv.quote, csv.null)
+    return Plain(text=section.string is not None)
 
 
 @lru_cache(maxsize=512)
@@ -44,6 +59,8 @@ def decoder_of(
 ) -> Decode:
     """Cached per worker and table, because a decoder learns how a topic writes its times."""
     limit = decoding.max_record_bytes
+    if changes is None and any(each.name in RECORD_COLUMNS for each in schema.fields):
+        return RecordColumns(schema, decoding.format, decoding.keys, max_record_bytes=limit)
     if changes is None:
         decoder = decoding.format.decoder(schema, max_record_bytes=limit)
         return lambda values, _: decoder.decode(values)

@@ -19,11 +19,10 @@ from landonce.protocol.ledger import LedgerState, bound
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView, Start, available, bind
 from landonce.protocol.target import ahead
-from landonce.read.decoding import Decoding
+from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.schema.fields import Schema
-from landonce.read.schema.sample import take_sample
 from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
-from landonce.sinks.declared import declared_schema, selected_from
+from landonce.sinks.declared import declared_schema, sampled_schema, selected_from
 from landonce.sinks.deduplicating import insert_recipe
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
@@ -258,7 +257,7 @@ def to_be_created(run: CheckRun, statement: Statement) -> Findings:
         return
     schema = declared_schema(config)
     if schema is None and run.source is not None:
-        schema = take_sample(run.source, run.parts.consumer).columns(statement)
+        schema = sampled_schema(run.parts, run.source, statement)
     if schema is None:
         yield Finding(
             Level.WARNING, ("the table does not exist yet; the first start creates it from a sample of the records")
@@ -277,7 +276,7 @@ def records(run: CheckRun, recipe: AnyRecipe, source: Schema) -> Findings:
 def decoded(schema: Schema, decoding: Decoding, into: str = "") -> Finding:
     """Whether records can become these fields at all."""
     try:
-        decoding.format.decoder(schema, max_record_bytes=decoding.max_record_bytes)
+        decoder_of(schema, decoding)
     except (TypeError, ValueError) as error:
         return Finding(Level.REFUSED, str(error), "declare another type in `source.kafka.schema`")
     fields = ", ".join(each.name + (" (required)" if each.required else "") for each in schema.fields)

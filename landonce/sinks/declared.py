@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from landonce.config.model import Transform
 from landonce.errors import ConfigError
+from landonce.protocol.source import SourceView
+from landonce.read.formats.text.plain import Framed
+from landonce.read.record_columns import RECORD_COLUMNS, record_fields
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
+from landonce.read.schema.sample import first_records, sample_of
 from landonce.sinks.pipeline_file import Pipeline
+
+if TYPE_CHECKING:
+    from landonce.sinks.parts import Parts
 
 
 def declared_schema(config: Pipeline) -> Schema | None:
     """The fields of `source.kafka.schema`; None where the file declares none."""
     declared = config.source.kafka.schema_
-    return parse_schema(declared) if declared is not None else None
+    if declared is None:
+        return None
+    used = [name for name in RECORD_COLUMNS if _mentions(config.transform, name)]
+    return with_record_columns(parse_schema(declared), [*config.source.kafka.record_columns, *used])
+
+
+def _mentions(transform: Transform, name: str) -> bool:
+    return any(re.search(rf"\b{name}\b", each) for each in (*transform.select, transform.where or ""))
+
+
+def with_record_columns(schema: Schema, names: Iterable[str]) -> Schema:
+    """The schema, and those of `_key`, `_headers`, `_timestamp` and `_value` that it lacks."""
+    lacking = [name for name in dict.fromkeys(names) if name not in schema.by_name()]
+    return replace(schema, fields=(*schema.fields, *record_fields(lacking)))
+
+
+def sampled_schema(parts: Parts, view: SourceView, usable: Callable[[Schema], object]) -> Schema:
+    """The fields of some records in the topics, with the record columns that the file names. They must be `usable`."""
+    kafka, format_ = parts.config.source.kafka, parts.decoding.format
+
+    def whole(found: Schema) -> Schema:
+        return with_record_columns(found, kafka.record_columns)
+
+    records = first_records(view, parts.consumer)
+    known = format_.fields([each.value for each in records])
+    if known is not None:
+        usable(whole(known))
+        return whole(known)
+    if isinstance(format_, Framed):
+        records = [replace(each, value=format_.unframed(each.value)) for each in records]
+    return whole(sample_of(records).columns(lambda found: usable(whole(found))))
 
 
 def landing_schema(config: Pipeline) -> Schema | None:

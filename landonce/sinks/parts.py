@@ -7,7 +7,7 @@ from typing import Any
 
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.source import SourceView
-from landonce.read.decoding import Decoding
+from landonce.read.decoding import Decoding, format_of
 from landonce.read.kafka.broker import Broker, consumer_options
 from landonce.read.kafka.records import KafkaRecords, RecordSource
 from landonce.sinks.contract import Sink
@@ -37,7 +37,8 @@ class Parts:
     @property
     def decoding(self) -> Decoding:
         """How bytes become fields."""
-        return Decoding(max_record_bytes=self.config.source.kafka.max_record_bytes)
+        kafka = self.config.source.kafka
+        return Decoding(format_of(kafka.format), format_of(kafka.key_format), kafka.max_record_bytes)
 
     @property
     def consumer(self) -> dict[str, Any]:

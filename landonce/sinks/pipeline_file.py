@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from landonce.config.dedup import Dedup, DedupStore
 from landonce.config.load import keys_of, read, validated
-from landonce.config.model import Batch, DeadLetters, Duration, Ledger, Part, Source, Spark, Transform, pipeline_name
+from landonce.config.model import Batch, DeadLetters, Duration, Ledger, Source, Spark, Transform, pipeline_name
+from landonce.config.part import Part
 from landonce.sinks import registry
 from landonce.sinks.section import LedgerPlace, SinkSection
 
@@ -36,6 +37,8 @@ class Pipeline(Part):
     @model_validator(mode="after")
     def _sound(self) -> Pipeline:
         self.sink.refuse(self.transform, self.ledger)
+        if self.sink.needs_json and not self.source.kafka.format.is_plain_json:
+            raise ValueError(f"source.kafka.format: `{self.sink.needs_json}` of the sink is for plain JSON records")
         if self.dedup is not None and self.dedup.store is None and self.ledger is not None and self.ledger.plugin:
             raise ValueError("dedup.store: is missing, and the ledger of a plug-in cannot hold it")
         return self

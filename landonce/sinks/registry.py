@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from landonce.config.model import Part
+from landonce.config.part import Part
 from landonce.packages import plug_in
 from landonce.sinks.section import SinkSection
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import ValidationError, model_validator
 
 from landonce.config import secrets
-from landonce.config.model import Ledger, Part, Transform
+from landonce.config.model import Ledger, Transform
+from landonce.config.part import Part
 from landonce.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class SinkSection(Part, ABC):
         """Where the position is kept. `named`: the file names a ledger."""
         del named
         return LedgerPlace.OUTSIDE
+
+    @property
+    def needs_json(self) -> str:
+        """The key of this section that takes records as JSON only, if it is set."""
+        return ""
 
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
         """Raises `ValueError` for sections of the file that this sink does not go with."""

@@ -8,7 +8,8 @@ import yaml
 
 from landonce.config.dedup import Dedup, KeyPart
 from landonce.config.load import keys_of, validated
-from landonce.config.model import Part, byte_size, seconds
+from landonce.config.model import byte_size, seconds
+from landonce.config.part import Part
 from landonce.errors import ConfigError
 from landonce.sinks.pipeline_file import load, parse
 

@@ -10,6 +10,8 @@ from typer.main import get_command
 
 from landonce import errors
 from landonce.cli import app
+from landonce.config import formats
+from landonce.config.formats import RecordFormat
 from landonce.config.load import section
 from landonce.protocol import batch
 from landonce.protocol.steps import Step
@@ -27,7 +29,7 @@ def keys(model: type[BaseModel], before: str = "") -> list[str]:
         kind = section(field.annotation)
         if kind is SinkSection:
             found += [key for sink in registry.names() for key in keys(registry.section(sink), f"{path}.{sink}.")]
-        elif kind is not None:
+        elif kind is not None and kind is not RecordFormat:
             found += keys(kind, path + ".")
         else:
             found.append(path)
@@ -45,6 +47,12 @@ def test_the_pipeline_file_in_the_readme_loads(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("key", keys(Pipeline))
 def test_every_key_is_explained(key: str) -> None:
     assert f"`{key}`" in (ROOT / "docs" / "pipeline-file.md").read_text()
+
+
+def test_every_option_of_a_format_is_explained() -> None:
+    named = re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "formats.md").read_text(), re.MULTILINE)
+    assert {name for name in named if "." in name} == {key for key in keys(RecordFormat) if "." in key}
+    assert set(formats.names()) <= {name.partition(".")[0] for name in named}
 
 
 def test_every_explained_key_exists() -> None:

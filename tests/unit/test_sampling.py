@@ -25,7 +25,7 @@ class Reluctant:
 
 def sampled(monkeypatch: pytest.MonkeyPatch, broker: Reluctant) -> object:
     monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
-    monkeypatch.setattr(pipeline, "take_sample", lambda view, _: SimpleNamespace(columns=lambda _: view))
+    monkeypatch.setattr(pipeline, "sampled_schema", lambda _parts, view, _usable: view)
     config = SimpleNamespace(source=SimpleNamespace(kafka=SimpleNamespace(topics=("t",))))
     parts = SimpleNamespace(config=config, broker=broker, consumer={})
     return pipeline.sampled_columns(parts, lambda _: None, lambda sampled: sampled)  # type: ignore[arg-type]

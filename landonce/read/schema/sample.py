@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -210,8 +210,8 @@ def _fit_for(usable: Callable[[Schema], object], found: Schema | None) -> _Fit:
         return _Fit(dict(error.faults), error.instead)
 
 
-def take_sample(view: SourceView, options: Mapping[str, Any]) -> Sample:
-    """The first records of each partition, without those that no schema could decode."""
+def first_records(view: SourceView, options: Mapping[str, Any]) -> list[Record]:
+    """The first records of each partition that have a value, whatever they hold."""
     ranges = tuple(
         Range(each.partition, each.first, min(each.end, each.first + _PER_PARTITION)) for each in everything(view)
     )
@@ -219,9 +219,20 @@ def take_sample(view: SourceView, options: Mapping[str, Any]) -> Sample:
         Record(found.partition, offset, value)
         for found in (read(ranges, options) if ranges else ())
         for offset, value in zip(found.offsets.to_pylist(), found.values.to_pylist(), strict=True)
-        if value and value.lstrip()[:1] == b"{" and readable(value) and _is_json(value)
+        if value
     ]
-    return Sample(tuple(sorted(records, key=lambda each: (each.partition, each.offset))))
+    return sorted(records, key=lambda each: (each.partition, each.offset))
+
+
+def sample_of(records: Iterable[Record]) -> Sample:
+    """These records, without those that no schema could decode."""
+    return Sample(
+        tuple(
+            each
+            for each in records
+            if each.value.lstrip()[:1] == b"{" and readable(each.value) and _is_json(each.value)
+        )
+    )
 
 
 def _is_json(value: bytes) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from landonce.config.model import Duration, SecretUrl
+from landonce.config.model import Duration
+from landonce.config.part import SecretUrl
 from landonce.errors import ConfigError
 from landonce.sinks.section import TableSection, from_program
 

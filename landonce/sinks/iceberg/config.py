@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, Part, SecretUrl, Transform, remember_secrets
+from landonce.config.model import Ledger, Transform, remember_secrets
+from landonce.config.part import Part, SecretUrl
 from landonce.errors import ConfigError
 from landonce.packages import require
 from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
@@ -138,6 +139,10 @@ class Iceberg(TableSection):
 
     def ledger_place(self, *, named: bool) -> LedgerPlace:
         return LedgerPlace.IN_COMMIT if self.one_table and not named else LedgerPlace.OUTSIDE
+
+    @property
+    def needs_json(self) -> str:
+        return "changes" if self.changes is not None else "evolve" if self.evolve else ""
 
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
         del ledger

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, SecretUrl, Transform
+from landonce.config.model import Ledger, Transform
+from landonce.config.part import SecretUrl
 from landonce.packages import require_driver
 from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
 
@@ -59,6 +60,10 @@ class Sql(TableSection):
     def ledger_place(self, *, named: bool) -> LedgerPlace:
         del named
         return LedgerPlace.BESIDE_ROWS
+
+    @property
+    def needs_json(self) -> str:
+        return "mode: upsert" if self.key else "evolve" if self.evolve else ""
 
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
         if not transform.empty and (self.key or self.evolve):

@@ -1,0 +1,1 @@
+"""Text and bytes: CSV, TSV, values that are not decoded, and what Confluent's framing holds."""

@@ -1,0 +1,184 @@
+"""CSV and TSV: one value is one line, and its values become fields by the names that the file gives them.
+
+Arrow reads many records at once, as lines of one text, each behind its number. They count as read only if the numbers of the
+rows are exactly 0, 1, 2, … n-1: a quote that is left open, or a line break outside of quotes, changes that sequence. A piece that fails
+is split until the bad records are alone, so the result of a record never depends on its neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from landonce.read.formats import Collected, Decoded, Format, Indexes
+from landonce.read.formats.json.columns import cast_or_null
+from landonce.read.formats.text.values import check_supported, from_text
+from landonce.read.schema.fields import Field, Schema
+
+_VERSION = 1
+_ROWS = 32_768
+_WAYS = 8
+_NUMBER = "\0number"
+
+
+@dataclass(frozen=True)
+class Csv(Format):
+    """Values in the order of `columns`."""
+
+    columns: tuple[str, ...]
+    delimiter: str = ","
+    quote: str = '"'
+    null: str = ""
+
+    def decoder(self, schema: Schema, *, max_record_bytes: int) -> CsvDecoder:
+        return CsvDecoder(self, schema, max_record_bytes)
+
+    def decisive(self) -> tuple[object, ...]:
+        return "csv", _VERSION, self.columns, self.delimiter, self.quote, self.null
+
+    def fields(self, values: object) -> Schema:
+        """Text: what else the values are, only `source.kafka.schema` says."""
+        del values
+        return Schema(tuple(Field(name, pa.string()) for name in self.columns))
+
+
+class CsvDecoder:
+    """Decodes lines to the fields of one schema. A field that no column names is missing."""
+
+    def __init__(self, format_: Csv, schema: Schema, max_record_bytes: int) -> None:
+        for each in schema.fields:
+            check_supported(each)
+        self._format, self._schema, self._limit = format_, schema, max_record_bytes
+        by_name = {name.lower() if schema.fold_case else name: name for name in format_.columns}
+        self._columns = {
+            each.name: next((by_name[name] for name in map(self._folded, each.place().names) if name in by_name), None)
+            for each in schema.fields
+        }
+
+    def _folded(self, name: str) -> str:
+        return name.lower() if self._schema.fold_case else name
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        found = Collected(self._schema.arrow)
+        values = values.cast(pa.binary())
+        good = self._screen(found, values)
+        for start in range(0, len(good), _ROWS):
+            rows = good[start : start + _ROWS]
+            self._read(found, rows, values.take(pa.array(rows)))
+        return found.result()
+
+    def _screen(self, found: Collected, values: pa.BinaryArray) -> Indexes:
+        """Rejects what is no text of an acceptable size."""
+        lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+        good = np.ones(len(values), np.bool_)
+        for at in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)):
+            good[at] = False
+            found.reject(int(at), "no value (a tombstone)")
+        for at in np.flatnonzero(lengths > self._limit):
+            good[at] = False
+            found.reject(int(at), f"record of {lengths[at]} bytes exceeds max_record_bytes={self._limit}")
+        try:
+            values.cast(pa.string())
+        except pa.ArrowInvalid:
+            for at in np.flatnonzero(good):
+                if not _is_text(values[int(at)].as_py()):
+                    good[at] = False
+                    found.reject(int(at), "not valid UTF-8")
+        return np.flatnonzero(good)
+
+    def _read(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
+        table = self._table(records)
+        if table is not None:
+            self._keep(found, rows, table)
+        elif len(rows) == 1:
+            found.reject(int(rows[0]), self._reason(records))
+        else:
+            step = -(-len(rows) // _WAYS)
+            for start in range(0, len(rows), step):
+                self._read(found, rows[start : start + step], records.slice(start, step))
+
+    def _table(self, records: pa.BinaryArray) -> pa.Table | None:
+        """The text of the values; None unless each record is exactly one row."""
+        wrong: list[pcsv.InvalidRow] = []
+        table = self._lines(records, wrong)
+        if table is None or wrong or table.num_rows != len(records) + 1:
+            return None
+        numbers = cast_or_null(table.column(0).combine_chunks(), pa.int64())
+        in_order = not numbers.null_count and np.array_equal(numbers.to_numpy(), np.arange(len(numbers)))
+        return table.remove_column(0).slice(0, len(records)) if in_order else None
+
+    def _lines(self, records: pa.BinaryArray, wrong: list[pcsv.InvalidRow]) -> pa.Table | None:
+        """One more line follows, so that a quote which is left open in the last record is noticed, too."""
+        count, delimiter = len(records), self._format.delimiter.encode()
+        numbers = pa.array(np.arange(count)).cast(pa.string()).cast(pa.binary())
+        lines = pc.binary_join_element_wise(numbers, delimiter, records, b"\n", b"")
+        length = int(np.frombuffer(lines.buffers()[1], np.int32, count + 1)[-1])
+        text = lines.buffers()[2].slice(0, length).to_pybytes() + b"%d%s\n" % (
+            count,
+            delimiter * len(self._format.columns),
+        )
+
+        def refuse(row: pcsv.InvalidRow) -> str:
+            wrong.append(row)
+            return "skip"
+
+        names = [_NUMBER, *self._format.columns]
+        try:
+            return pcsv.read_csv(
+                pa.py_buffer(text),
+                read_options=pcsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+                parse_options=pcsv.ParseOptions(
+                    delimiter=self._format.delimiter,
+                    quote_char=self._format.quote,
+                    double_quote=True,
+                    newlines_in_values=True,
+                    invalid_row_handler=refuse,
+                ),
+                convert_options=pcsv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    null_values=[self._format.null],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+
+    def _reason(self, record: pa.BinaryArray) -> str:
+        wrong: list[pcsv.InvalidRow] = []
+        table = self._lines(record, wrong)
+        if table is not None and table.num_rows + len(wrong) > 2:
+            return "is more than one line"
+        if wrong:
+            return f"has {wrong[0].actual_columns - 1} values, not {wrong[0].expected_columns - 1}"
+        return "leaves a quote open"
+
+    def _keep(self, found: Collected, rows: Indexes, table: pa.Table) -> None:
+        columns, reasons = [], dict[int, str]()
+        for each in self._schema.fields:
+            name = self._columns[each.name]
+            text = table.column(name).combine_chunks() if name is not None else pa.nulls(len(rows), pa.string())
+            values, faults = from_text(text, each)
+            columns.append(values)
+            for fault in faults:
+                for bad in np.flatnonzero(fault.rows):
+                    reasons.setdefault(int(bad), fault.reason(each.name))
+        keep = np.ones(len(rows), np.bool_)
+        for at, reason in reasons.items():
+            found.reject(int(rows[at]), reason)
+            keep[at] = False
+        if reasons:
+            columns = [column.filter(pa.array(keep)) for column in columns]
+        found.keep(rows[keep], columns)
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

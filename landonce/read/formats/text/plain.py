@@ -1,0 +1,83 @@
+"""Formats that are not decoded, or decoded by another one: bytes, text, and what Confluent's framing holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from landonce.read.formats import Collected, Decoded, Decoder, Format
+from landonce.read.schema.fields import Field, Schema
+
+_HEADER = 5
+
+
+@dataclass(frozen=True)
+class Plain(Format):
+    """The value is no more than itself: the column `_value`, which every format has. It holds no fields."""
+
+    text: bool = False
+
+    def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
+        del max_record_bytes
+        required = [each.name for each in schema.fields if each.required]
+        if required:
+            raise ValueError(f"records without fields have no {required[0]!r}, and the table requires it")
+        return _NoFields(schema)
+
+    def decisive(self) -> tuple[object, ...]:
+        return ("plain",)
+
+    def fields(self, values: Sequence[bytes]) -> Schema:
+        del values
+        return Schema((Field("_value", pa.string() if self.text else pa.binary()),))
+
+
+@dataclass(frozen=True)
+class _NoFields:
+    schema: Schema
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        rows = [pa.nulls(len(values), each.type) for each in self.schema.arrow]
+        return Decoded(pa.Table.from_arrays(rows, schema=self.schema.arrow), np.arange(len(values), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Framed(Format):
+    """Confluent's framing: a zero byte, the id of a schema in four bytes, and the value. The id is not looked at."""
+
+    inner: Format
+
+    def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
+        return _FramedDecoder(self.inner.decoder(schema, max_record_bytes=max_record_bytes), schema)
+
+    def decisive(self) -> tuple[object, ...]:
+        return "framed", *self.inner.decisive()
+
+    def fields(self, values: Sequence[bytes]) -> Schema | None:
+        return self.inner.fields([self.unframed(each) for each in values])
+
+    def unframed(self, value: bytes) -> bytes:
+        return value[_HEADER:]
+
+
+@dataclass(frozen=True)
+class _FramedDecoder:
+    inner: Decoder
+    schema: Schema
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        found = Collected(self.schema.arrow)
+        values = values.cast(pa.binary())
+        framed = pc.and_(pc.starts_with(values, pattern=b"\0"), pc.greater_equal(pc.binary_length(values), _HEADER))
+        good = pc.fill_null(framed, False).to_numpy(zero_copy_only=False)
+        for at in np.flatnonzero(~good):
+            missing = values[int(at)].as_py() is None
+            found.reject(int(at), "no value (a tombstone)" if missing else "does not begin with Confluent's framing")
+        rows = np.flatnonzero(good)
+        bodies = pc.binary_slice(values.take(pa.array(rows)), _HEADER, 2**31 - 1)
+        found.add(self.inner.decode(bodies), rows)
+        return found.result()

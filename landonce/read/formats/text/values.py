@@ -1,0 +1,56 @@
+"""Text that becomes values of a type: the fields of CSV, and keys. A value that is not written as its type is a fault of its own row."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from landonce.read.formats.json.columns import MISSING, Fault, cast_or_null, is_textual, mask_of, settle_value, unless
+from landonce.read.schema.fields import Field, spelled
+
+_INTEGER = r"\A[+-]?[0-9]+\z"
+_NUMBER = r"\A[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\z"
+_FIXED = r"\A[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\z"
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def check_supported(field: Field) -> None:
+    """Raises if no text becomes this field."""
+    type_ = field.type
+    plain = pt.is_string(type_) or pt.is_boolean(type_) or pt.is_integer(type_) or pt.is_floating(type_)
+    if not (plain or pt.is_decimal(type_) or is_textual(type_)):
+        raise ValueError(f"field {field.name!r}: text cannot become {spelled(type_)}")
+
+
+def from_text(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
+    """The values in the field's type, and the faults of those that must not land."""
+    values, faults = _typed(text, field)
+    if field.required and text.null_count:
+        faults.append(Fault(mask_of(text.is_null()), MISSING))
+    return values, faults
+
+
+def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
+    type_ = field.type
+    if is_textual(type_) or pt.is_string(type_):
+        return settle_value(text, type_, field)
+    if pt.is_boolean(type_):
+        known = pa.array(list(_BOOLEANS), pa.string())
+        values = pa.array(list(_BOOLEANS.values())).take(pc.index_in(pc.utf8_lower(text), value_set=known))
+    elif pt.is_integer(type_):
+        plain = pc.utf8_ltrim(_written(text, _INTEGER), characters="+")
+        values = cast_or_null(plain, type_)
+    elif pt.is_decimal(type_):
+        values = cast_or_null(_written(text, _FIXED), type_)
+    else:
+        values = cast_or_null(_written(text, _NUMBER), type_)
+        finite = pc.is_finite(values)
+        values = pc.if_else(finite, values, pa.scalar(None, type_))
+    faults = unless(pc.or_(values.is_valid(), text.is_null()), f"is not a valid {spelled(type_)}")
+    return values, faults
+
+
+def _written(text: pa.StringArray, pattern: str) -> pa.StringArray:
+    """The values that are written like this; null for all others."""
+    return pc.if_else(pc.match_substring_regex(text, pattern=pattern), text, pa.scalar(None, pa.string()))

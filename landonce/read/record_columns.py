@@ -1,0 +1,188 @@
+"""The columns `_key`, `_headers`, `_timestamp` and `_value`: what a record is beside the fields of its value.
+
+Any table may have them, under any format. Keys and values are bytes; where the column is text, they must be UTF-8. A key may also be a
+struct, which is decoded by the format of keys, or a number, a time and so on, which is read from the key's text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
+from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
+from landonce.read.formats.text.values import check_supported, from_text
+from landonce.read.kafka.records import Record
+from landonce.read.schema.fields import Field, Schema
+
+KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
+RECORD_COLUMNS = {
+    KEY: pa.binary(),
+    HEADERS: pa.map_(pa.string(), pa.binary()),
+    TIMESTAMP: pa.timestamp("ms", tz="UTC"),
+    VALUE: pa.binary(),
+}
+"""Their types, where no table has others."""
+_NOT_TEXT = "is not valid UTF-8"
+_key, _headers, _timestamp = methodcaller("key"), methodcaller("headers"), methodcaller("timestamp")
+
+
+def record_fields(names: Sequence[str]) -> tuple[Field, ...]:
+    """Fields for these columns, in their usual types."""
+    return tuple(Field(name, RECORD_COLUMNS[name]) for name in names)
+
+
+class RecordColumns:
+    """Decodes records for a schema that has some of these columns."""
+
+    def __init__(self, schema: Schema, format_: Format, keys: Format, *, max_record_bytes: int) -> None:
+        self._schema = schema
+        self._own = tuple(each for each in schema.fields if each.name in RECORD_COLUMNS)
+        rest = tuple(each for each in schema.fields if each.name not in RECORD_COLUMNS)
+        self._decoder: Decoder | None = None
+        if rest:
+            self._decoder = format_.decoder(replace(schema, fields=rest), max_record_bytes=max_record_bytes)
+        self._keys: Decoder | None = None
+        for each in self._own:
+            if each.name == KEY and pt.is_struct(each.type):
+                parts = Schema(tuple(Field(part.name, part.type, required=not part.nullable) for part in each.type))
+                self._keys = keys.decoder(parts, max_record_bytes=max_record_bytes)
+            else:
+                _check(each)
+
+    def __call__(self, values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+        everything = np.arange(len(values), dtype=np.int64)
+        decoded = self._decoder.decode(values) if self._decoder is not None else None
+        kept: Indexes = decoded.kept if decoded is not None else everything
+        columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+        if decoded is not None:
+            columns = dict(zip(decoded.table.column_names, decoded.table.columns, strict=True))
+        chosen = messages if len(kept) == len(messages) else [messages[at] for at in kept]
+        reasons: dict[int, str] = {}
+        for each in self._own:
+            columns[each.name], faults = self._column(each, values, kept, chosen)
+            for row, reason in faults.items():
+                reasons.setdefault(row, reason)
+        table = pa.Table.from_arrays([columns[each.name] for each in self._schema.fields], schema=self._schema.arrow)
+        rejects = [*(decoded.rejects if decoded is not None else ())]
+        if reasons:
+            good = np.ones(len(kept), np.bool_)
+            good[list(reasons)] = False
+            rejects += [Reject(int(kept[at]), reason) for at, reason in reasons.items()]
+            table, kept = table.filter(pa.array(good)), kept[good]
+        filtered = {"filtered": decoded.filtered} if decoded is not None else {}
+        return Decoded(table, kept, tuple(sorted(rejects)), **filtered)
+
+    def _column(
+        self, field: Field, values: pa.BinaryArray, kept: Indexes, messages: Sequence[Record]
+    ) -> tuple[pa.Array, dict[int, str]]:
+        if field.name == TIMESTAMP:
+            moments = [at if kind else None for kind, at in map(_timestamp, messages)]
+            return _fitted(pa.array(moments, pa.int64()).cast(RECORD_COLUMNS[TIMESTAMP]), field)
+        if field.name == HEADERS:
+            return _header_column(messages, field)
+        if field.name == VALUE:
+            return _bytes(values.take(pa.array(kept)) if len(kept) < len(values) else values, field)
+        keys = pa.array(list(map(_key, messages)), pa.binary())
+        return self._structs(keys, field) if self._keys is not None else _bytes(keys, field)
+
+    def _structs(self, keys: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, str]]:
+        assert self._keys is not None
+        there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        decoded = self._keys.decode(keys.take(pa.array(there)))
+        reasons = {int(there[at]): f"its key: {reason}" for at, reason in decoded.rejects}
+        structs = pa.StructArray.from_arrays(
+            [each.combine_chunks() for each in decoded.table.columns], fields=list(field.type)
+        )
+        places = np.full(len(keys), -1, np.int64)
+        places[there[decoded.kept]] = np.arange(len(decoded.kept))
+        column = structs.take(pa.array(places, mask=places < 0))
+        if field.required:
+            empty = keys.is_null().to_numpy(zero_copy_only=False)
+            reasons.update({int(at): f"missing required field {KEY!r}" for at in np.flatnonzero(empty)})
+        return column, reasons
+
+
+def _check(field: Field) -> None:
+    type_ = field.type
+    if field.name == TIMESTAMP and not pt.is_timestamp(type_) and not pt.is_integer(type_):
+        raise ValueError(f"field {TIMESTAMP!r}: a record's timestamp cannot become {type_}")
+    if field.name == HEADERS:
+        pair = (pt.is_map(type_) and pt.is_string(type_.key_type) and _is_content(type_.item_type)) or _is_pairs(type_)
+        if not pair and not pt.is_string(type_):
+            raise ValueError(
+                f"field {HEADERS!r}: headers become a MAP<STRING, …>, an array of pairs, or JSON text, not {type_}"
+            )
+    if field.name == VALUE and not _is_content(type_):
+        raise ValueError(f"field {VALUE!r}: the value of a record is bytes or text, not {type_}")
+    if field.name == KEY and not pt.is_binary(type_):
+        check_supported(field)
+
+
+def _is_content(type_: pa.DataType) -> bool:
+    return bool(pt.is_binary(type_) or pt.is_string(type_))
+
+
+def _is_pairs(type_: pa.DataType) -> bool:
+    """Spark's form: headers may repeat, and keep their order."""
+    if not pt.is_list(type_) or not pt.is_struct(type_.value_type) or type_.value_type.num_fields != 2:
+        return False
+    name, content = type_.value_type
+    return bool(pt.is_string(name.type)) and _is_content(content.type)
+
+
+def _bytes(column: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, str]]:
+    """Bytes as what the column holds."""
+    if pt.is_binary(field.type):
+        return _fitted(column, field)
+    text = cast_or_null(column, pa.string())
+    unreadable = unless(pa.compute.or_(text.is_valid(), column.is_null()), _NOT_TEXT)
+    values, faults = from_text(text, field)
+    return values, _reasons([*unreadable, *faults], field)
+
+
+def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, dict[int, str]]:
+    """One record after the other: there are few headers, and no kernel for them. The last of equal names counts, unless pairs are kept."""
+    type_, reasons = field.type, dict[int, str]()
+    wants_text = pt.is_string(type_) or pt.is_string(type_.item_type if pt.is_map(type_) else type_.value_type[1].type)
+    found: list[Any] = []
+    for row, pairs in enumerate(map(_pairs, map(_headers, messages))):
+        if wants_text:
+            try:
+                pairs = [(name, content.decode() if content is not None else None) for name, content in pairs]
+            except UnicodeDecodeError:
+                reasons[row] = f"field {HEADERS!r} {_NOT_TEXT}"
+                pairs = []
+        if pt.is_string(type_):
+            found.append(json.dumps(dict(pairs), ensure_ascii=False))
+        elif pt.is_map(type_):
+            found.append(list(dict(pairs).items()))
+        else:
+            name, content = (part.name for part in type_.value_type)
+            found.append([{name: one, content: two} for one, two in pairs])
+    return pa.array(found, type_), reasons
+
+
+def _pairs(headers: Any) -> list[tuple[str, Any]]:
+    listed = headers.items() if isinstance(headers, dict) else headers or ()
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in listed]
+
+
+def _fitted(column: pa.Array, field: Field) -> tuple[pa.Array, dict[int, str]]:
+    values, faults = fit(column, field)
+    return values, _reasons(faults, field)
+
+
+def _reasons(faults: Sequence[Fault], field: Field) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for fault in faults:
+        for row in np.flatnonzero(fault.rows):
+            found.setdefault(int(row), fault.reason(field.name))
+    return found

@@ -1,0 +1,265 @@
+"""CSV, bytes, text, Confluent's framing, and the columns that a record itself fills. The oracle of CSV is the standard library."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from landonce.config.formats import RecordFormat
+from landonce.errors import ConfigError
+from landonce.read.decoding import Decoding, decoder_of, format_of
+from landonce.read.formats import Decoded
+from landonce.read.schema.ddl import parse_schema
+from landonce.sinks.pipeline_file import parse
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record as Kafka's client gives it."""
+
+    value_: bytes | None
+    key_: bytes | None = None
+    headers_: Any = None
+    at: tuple[int, int] = (1, 1_700_000_000_123)
+
+    def offset(self) -> int:
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.at
+
+    def key(self) -> bytes | None:
+        return self.key_
+
+    def value(self) -> bytes | None:
+        return self.value_
+
+    def headers(self) -> Any:
+        return self.headers_
+
+
+def decoded(section: Any, schema: str, *sent: Sent, keys: Any = "json", limit: int = 2**20) -> Decoded:
+    formats = [format_of(RecordFormat.model_validate(each)) for each in (section, keys)]
+    decoding = pickle.loads(pickle.dumps(Decoding(*formats, limit)))
+    return decoder_of(parse_schema(schema), decoding)(pa.array([each.value_ for each in sent], pa.binary()), sent)
+
+
+def values(section: Any, schema: str, *records: bytes | None, **more: Any) -> Decoded:
+    return decoded(section, schema, *map(Sent, records), **more)
+
+
+CSV = {"csv": {"columns": ["a", "b", "c"]}}
+SCHEMA = "a BIGINT NOT NULL, b STRING, c DOUBLE"
+
+
+def test_a_line_becomes_the_fields_that_its_columns_name() -> None:
+    found = values(CSV, "c DOUBLE, a BIGINT, elsewhere STRING", b"1,x,2.5", b"+2,y,-1e3\r\n")
+    assert found.table.to_pylist() == [{"c": 2.5, "a": 1, "elsewhere": None}, {"c": -1000.0, "a": 2, "elsewhere": None}]
+
+
+def test_an_empty_value_is_null_unless_it_is_quoted() -> None:
+    assert values(CSV, "b STRING", b"1,,", b'1,"",').table.column("b").to_pylist() == [None, ""]
+    assert values({"csv": {"columns": ["a"], "null": "NA"}}, "a STRING", b"NA", b'"NA"').table.column(
+        0
+    ).to_pylist() == [
+        None,
+        "NA",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b"1,x", "has 2 values, not 3"),
+        (b"", "has 1 values, not 3"),
+        (b"1,x,2,3", "has 4 values, not 3"),
+        (b"1,x,2\n3,y,4", "is more than one line"),
+        (b'1,"x,2', "has 2 values, not 3"),
+        (b'1,x,"2', "leaves a quote open"),
+        (b"one,x,2", "field 'a' is not a valid BIGINT"),
+        (b"1.0,x,2", "field 'a' is not a valid BIGINT"),
+        (b"9223372036854775808,x,2", "field 'a' is not a valid BIGINT"),
+        (b",x,2", "missing required field 'a'"),
+        (b"1,x,1e999", "field 'c' is not a valid DOUBLE"),
+        (b"1,x,NaN", "field 'c' is not a valid DOUBLE"),
+        (b"1,\xff,2", "not valid UTF-8"),
+        (None, "no value (a tombstone)"),
+        (b"1," + b"x" * 60 + b",2", "record of 64 bytes exceeds max_record_bytes=50"),
+    ],
+)
+def test_a_bad_line_is_rejected_alone(record: bytes | None, reason: str) -> None:
+    good = b'7,"fi,ne",1'
+    found = values(CSV, SCHEMA, good, record, good, limit=50)
+    assert found.table.to_pylist() == [{"a": 7, "b": "fi,ne", "c": 1.0}] * 2
+    assert [(each.index, each.reason) for each in found.rejects] == [(1, reason)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        ("BOOLEAN", "TRUE", True),
+        ("BOOLEAN", "0", False),
+        ("SMALLINT", "-32768", -32768),
+        ("FLOAT", ".5", 0.5),
+        ("DATE", "2026-11-18", datetime(2026, 11, 18).date()),
+        ("TIMESTAMP", "2026-11-18T10:00:00+02:00", datetime(2026, 11, 18, 8, tzinfo=timezone.utc)),
+        ("STRING", " x ", " x "),
+    ],
+)
+def test_text_becomes_every_type(type_: str, text: str, value: object) -> None:
+    assert values({"csv": {"columns": ["v"]}}, f"v {type_}", text.encode()).table.column(0).to_pylist() == [value]
+
+
+def test_decimals_are_exact() -> None:
+    found = values({"csv": {"columns": ["v"]}}, "v DECIMAL(5, 2)", b"123.45", b"0.1", b"1.234", b"1234.5", b"1e2")
+    assert [str(each) for each in found.table.column(0).to_pylist()] == ["123.45", "0.10"]
+    assert [each.index for each in found.rejects] == [2, 3, 4]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=5), min_size=2, max_size=2)
+    )
+)
+def test_lines_are_read_as_the_standard_library_writes_them(rows: list[list[str]]) -> None:
+    def line(row: list[str]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="").writerow(row)
+        return text.getvalue().encode()
+
+    found = values({"csv": {"columns": ["x", "y"]}}, "x STRING, y STRING", *map(line, rows))
+    assert [list(each.values()) for each in found.table.to_pylist()] == rows
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.text('a,"\n', max_size=6).map(str.encode), max_size=12))
+def test_what_becomes_of_a_line_does_not_depend_on_its_neighbours(records: list[bytes]) -> None:
+    section, schema = {"csv": {"columns": ["x", "y"]}}, "x STRING, y STRING"
+    together = values(section, schema, *records)
+    alone = [values(section, schema, each) for each in records]
+    assert together.table.to_pylist() == [row for each in alone for row in each.table.to_pylist()]
+    assert [each.reason for each in together.rejects] == [reject.reason for each in alone for reject in each.rejects]
+
+
+def test_tabs() -> None:
+    assert values({"tsv": {"columns": ["a", "b"]}}, "a STRING, b STRING", b"x\ty,z").table.to_pylist() == [
+        {"a": "x", "b": "y,z"}
+    ]
+
+
+def test_confluents_framing_is_taken_off() -> None:
+    framed = b"\0\0\0\0\x07"
+    found = values(
+        {"json": {"framing": "confluent"}}, "a BIGINT", framed + b'{"a":1}', b'{"a":2}', b"\0\0", None, framed
+    )
+    assert found.table.to_pylist() == [{"a": 1}]
+    unframed = "does not begin with Confluent's framing"
+    assert [each.reason for each in found.rejects] == [unframed, unframed, "no value (a tombstone)", "empty value"]
+
+
+def test_bytes_and_text_are_the_value_itself() -> None:
+    assert values("raw", "_value BINARY", b"\xff\0", None).table.column(0).to_pylist() == [b"\xff\0", None]
+    found = values("string", "_value STRING NOT NULL", "ä".encode(), b"\xff", None)
+    assert found.table.column(0).to_pylist() == ["ä"]
+    assert [each.reason for each in found.rejects] == [
+        "field '_value' is not valid UTF-8",
+        "missing required field '_value'",
+    ]
+
+
+def test_records_without_fields_fill_no_column_that_must_be_filled() -> None:
+    assert values("raw", "_value BINARY, more BIGINT", b"x").table.to_pylist() == [{"_value": b"x", "more": None}]
+    with pytest.raises(ValueError, match="have no 'id', and the table requires it"):
+        values("raw", "_value BINARY, id BIGINT NOT NULL", b"x")
+
+
+def test_a_record_fills_its_own_columns_beside_its_fields() -> None:
+    one = Sent(b'{"a":1,"_key":"not this"}', b"k1", [("h", b"1"), ("h", b"2"), ("empty", None)])
+    bad = Sent(b"{", b"k2")
+    found = decoded(
+        "json", "_key STRING, a BIGINT, _headers MAP<STRING, BINARY>, _timestamp TIMESTAMP(3)", one, bad, one
+    )
+    row = {
+        "_key": "k1",
+        "a": 1,
+        "_headers": [("h", b"2"), ("empty", None)],
+        "_timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=timezone.utc),
+    }
+    assert found.table.to_pylist() == [row, row]
+    assert [each.index for each in found.rejects] == [1]
+
+
+def test_headers_in_their_other_forms() -> None:
+    record = Sent(b"", None, [("h", b"1"), ("h", "ü".encode())])
+    pairs = decoded("raw", "_headers ARRAY<STRUCT<name: STRING, content: STRING>>", record).table.column(0).to_pylist()
+    assert pairs == [[{"name": "h", "content": "1"}, {"name": "h", "content": "ü"}]]
+    (text,) = decoded("raw", "_headers STRING", record).table.column(0).to_pylist()
+    assert json.loads(text) == {"h": "ü"}
+    unreadable = decoded("raw", "_headers STRING", Sent(b"", None, [("h", b"\xff")]))
+    assert [each.reason for each in unreadable.rejects] == ["field '_headers' is not valid UTF-8"]
+
+
+def test_keys_are_decoded_by_a_format_of_their_own() -> None:
+    sent = [Sent(b"", b'{"id":7}'), Sent(b"", None), Sent(b"", b"{")]
+    found = decoded("raw", "_key STRUCT<id: BIGINT NOT NULL>", *sent)
+    assert found.table.column(0).to_pylist() == [{"id": 7}, None]
+    assert [(each.index, each.reason[:8]) for each in found.rejects] == [(2, "its key:")]
+    lines = decoded(
+        "raw", "_key STRUCT<a: BIGINT, b: STRING>", Sent(b"", b"1,x"), keys={"csv": {"columns": ["a", "b"]}}
+    )
+    assert lines.table.column(0).to_pylist() == [{"a": 1, "b": "x"}]
+    assert decoded("raw", "_key BIGINT", Sent(b"", b"12")).table.column(0).to_pylist() == [12]
+
+
+def test_a_record_without_a_timestamp_has_none() -> None:
+    assert decoded("raw", "_timestamp TIMESTAMP", Sent(b"", at=(0, -1))).table.column(0).to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["_timestamp STRING", "_headers BIGINT", "_value BIGINT", "_key MAP<STRING, STRING>", "_headers ARRAY<STRING>"],
+)
+def test_what_a_column_cannot_hold_is_said_at_once(schema: str) -> None:
+    with pytest.raises(ValueError, match="field '_"):
+        decoded("raw", schema, Sent(b""))
+
+
+def test_the_fingerprint_changes_with_the_format() -> None:
+    sections: list[Any] = ["json", {"json": {"framing": "confluent"}}, CSV, {"csv": {"columns": ["a"]}}, "raw"]
+    made = [Decoding(format_of(RecordFormat.model_validate(each))).decisive() for each in sections]
+    assert len({json.dumps(each) for each in made}) == len(sections)
+
+
+PIPELINE = """
+pipeline: p
+source: {kafka: {bootstrap_servers: "k:1", topics: [t], format: %s}}
+sink: {sql: {url: "sqlite:///x.db", table: t%s}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "more", "said"),
+    [
+        ("xml", "", "xml"),
+        ("{csv: {}}", "", "columns"),
+        ("{csv: {columns: [a, a]}}", "", "a name occurs twice"),
+        ("{csv: {columns: [a], delimiter: '\"'}}", "", "must differ"),
+        ("{json: {}, raw: {}}", "", "name one format"),
+        ("raw", ", mode: upsert, key: id", "is for plain JSON records"),
+        ("{json: {framing: confluent}}", ", evolve: true", "is for plain JSON records"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(section: str, more: str, said: str, tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(PIPELINE % (section, more), tmp_path / "p.yaml")
