@@ -28,7 +28,10 @@ class Sink(str, Enum):
 
 def demo(
     sink: Annotated[Sink, typer.Option(help="Where to land the records.")] = Sink.CLICKHOUSE,
-    records: Annotated[int, typer.Option(help="How many records to land.", min=10_000)] = 1_000_000,
+    dedup: Annotated[
+        bool, typer.Option("--dedup", help="Land each event once, from a producer that sends some of them again.")
+    ] = False,
+    records: Annotated[int, typer.Option(help="How many records or events to land.", min=10_000)] = 1_000_000,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data and the logs.")] = False,
 ) -> None:
     """Land a million records exactly once while the driver and the server are killed with -9.
@@ -40,17 +43,23 @@ def demo(
     are written and not committed, and shows the table's snapshots at the end. `--sink postgres` kills the driver twice and a
     real PostgreSQL once, `--sink sqlite` the driver three times, each time with the transaction of a block open.
 
+    `--dedup` shows content deduplication, with any of these sinks. The producer sends a million events and 300,000 copies: at
+    once, later, to other partitions, and after restarts. The driver is killed while it accepts events, then while it pushes
+    them to the target, and then the server is killed (or the driver again). At the end, every event must be there once.
+
     Example: `landonce demo --sink iceberg`
+
+    Example: `landonce demo --dedup`
     """
     require("local", "landonce demo")
     if sink in (Sink.ICEBERG, Sink.POSTGRES):
         require(sink.value, f"landonce demo --sink {sink.value}")
-    from landonce.demo.scenario import Demo
+    from landonce.demo.scenario import DedupDemo, Demo
     from landonce.demo.stage import STAGES
 
     folder = Path(tempfile.mkdtemp(prefix="landonce-demo-"))
     try:
-        proof = Demo(out, folder, records, STAGES[sink.value](folder)).play()
+        proof = (DedupDemo if dedup else Demo)(out, folder, records, STAGES[sink.value](folder)).play()
     finally:
         if keep:
             out.print(f"kept in {folder}")

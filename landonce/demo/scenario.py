@@ -1,16 +1,21 @@
 """The demo: start the servers, produce small JSON records, run `landonce run` in its own process, kill three times,
-restart, prove."""
+restart, prove.
+
+`Demo` lands records. `DedupDemo` lands events, from a producer that sends some of them again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -20,7 +25,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from landonce.demo.stage import TOPIC, Proof, Stage
+from landonce.demo.proof import EventProof, Proof, prove_events, prove_records
+from landonce.demo.stage import TOPIC, InFlight, Stage, wait
 from landonce.errors import DemoFailed
 from landonce.local import LocalKafka
 from landonce.local.server import dying_with_parent, kill_tree
@@ -39,9 +45,12 @@ def make_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
 
 
 def produce(
-    bootstrap_servers: str, topic: str, partitions: int, records: int, report: Callable[[int], None]
-) -> list[int]:
-    """Produces the records, spread over the partitions, and returns how many each partition got."""
+    bootstrap_servers: str, topic: str, records: Iterable[tuple[int, int]], report: Callable[[int], None]
+) -> int:
+    """Produces the records with these numbers, each to its partition, where they keep their order. Gives their number.
+
+    `report` gets how many records there are since the last report.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -53,24 +62,23 @@ def produce(
             "log_level": 2,
         }
     )
-    counts = [0] * partitions
-    for number in range(records):
-        partition = number % partitions
+    count = 0
+    for number, partition in records:
         while True:
             try:
                 producer.produce(topic, _record(number), partition=partition)
                 break
             except BufferError:
                 producer.poll(0.1)
-        counts[partition] += 1
-        if number % _REPORT == 0:
+        count += 1
+        if count % _REPORT == 0:
             producer.poll(0)
-            report(number)
+            report(_REPORT)
     left = producer.flush(120)
     if left:
         raise RuntimeError(f"{left} records could not be produced")
-    report(records)
-    return counts
+    report(count % _REPORT)
+    return count
 
 
 def _record(number: int) -> bytes:
@@ -139,12 +147,14 @@ class DriverProcess:
 
 _PARTITIONS = 8
 _BATCHES = 8
+_KILLS = 3
 _PATIENCE = 300.0
 _PIPELINE = Template("""\
 pipeline: demo
 source:
   kafka: {bootstrap_servers: "$bootstrap", topics: [$topic], schema: "$schema"}
 $sink
+$dedup
 batch: {interval: 0s, max_rows: $max_rows, block_rows: $block_rows}
 dead_letters: {path: dead}
 """)
@@ -152,7 +162,7 @@ dead_letters: {path: dead}
 
 @dataclass
 class Demo:
-    """One run of the demo."""
+    """One run of the demo: every record is sent once, before the first start."""
 
     console: Console
     folder: Path
@@ -160,75 +170,166 @@ class Demo:
     stage: Stage
     kills: int = 0
 
-    def play(self) -> Proof:
-        self._say(f"landonce demo: {self.records:,} records, 3 kills. Everything runs in {self.folder}")
+    def play(self) -> Proof | EventProof:
+        self._say(f"landonce demo: {self.plan()}, {_KILLS} kills. Everything runs in {self.folder}")
         began = time.monotonic()
         with LocalKafka(self.folder / "kafka") as kafka, self.stage.servers() as described:
-            self._say(
-                f"a real Kafka at {kafka.bootstrap_servers} and {described}, up in {time.monotonic() - began:.0f} s"
-            )
-            make_topic(kafka.bootstrap_servers, TOPIC, _PARTITIONS)
-            with self._bar("producing") as advance:
-                counts = produce(kafka.bootstrap_servers, TOPIC, _PARTITIONS, self.records, advance)
-            file = self.folder / "demo.yaml"
-            max_rows = max(1, self.records // _BATCHES)
-            file.touch(mode=0o600)
-            file.write_text(
-                _PIPELINE.substitute(
-                    bootstrap=kafka.bootstrap_servers,
-                    topic=TOPIC,
-                    schema=SCHEMA,
-                    sink=self.stage.sink(),
-                    max_rows=max_rows,
-                    block_rows=max(1, max_rows // 2),
-                )
-            )
-            with self._bar("landing") as advance:
-                self._run_and_kill(file, advance)
-            proof = self.stage.prove(counts, self.kills)
+            server = kafka.bootstrap_servers
+            self._say(f"a real Kafka at {server} and {described}, up in {time.monotonic() - began:.0f} s")
+            make_topic(server, TOPIC, _PARTITIONS)
+            file = self._file(server)
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            with Progress(*columns, console=self.console) as progress:
+                self._run_and_kill(file, server, progress)
+            proof = self.prove()
             self.console.print(proof.table(self.stage.place))
             self.stage.epilogue(self.console)
             return proof
 
-    def _run_and_kill(self, file: Path, advance: Callable[[int], None]) -> None:
-        landed = 0
+    def plan(self) -> str:
+        return f"{self.records:,} records"
 
-        def count(rows: int) -> None:
-            nonlocal landed
-            landed += rows
-            advance(landed)
+    def to_read(self) -> int:
+        """The number of records that are sent in all."""
+        return self.records
 
-        batch = 0
-        while True:
-            driver = DriverProcess(file, count)
+    def dedup(self) -> str:
+        """The part of the pipeline file."""
+        return ""
+
+    def to_send(self) -> Iterator[tuple[int, int]]:
+        """The records to send before the next start, each with its partition."""
+        return iter(()) if self.kills else ((number, number % _PARTITIONS) for number in range(self.records))
+
+    def half(self) -> str:
+        """The half of the pipeline that is killed, for people, if it has halves."""
+        return ""
+
+    def moment(self, after: int) -> InFlight | None:
+        """A batch above `after` that is to be killed now."""
+        return self.stage.in_flight(after)
+
+    def prove(self) -> Proof | EventProof:
+        produced = [len(range(partition, self.records, _PARTITIONS)) for partition in range(_PARTITIONS)]
+        return prove_records(self.stage.rows(), produced, self.kills)
+
+    def _file(self, bootstrap_servers: str) -> Path:
+        file = self.folder / "demo.yaml"
+        max_rows = max(1, self.records // _BATCHES)
+        file.touch(mode=0o600)
+        file.write_text(
+            _PIPELINE.substitute(
+                bootstrap=bootstrap_servers,
+                topic=TOPIC,
+                schema=SCHEMA,
+                sink=self.stage.sink(),
+                dedup=self.dedup(),
+                max_rows=max_rows,
+                block_rows=max(1, max_rows // 2),
+            )
+        )
+        return file
+
+    def _run_and_kill(self, file: Path, bootstrap_servers: str, progress: Progress) -> None:
+        producing = progress.add_task("producing", total=self.to_read())
+
+        def send() -> int:
+            return produce(bootstrap_servers, TOPIC, self.to_send(), lambda count: progress.advance(producing, count))
+
+        send()
+        landing = progress.add_task("landing", total=self.records)
+
+        def start() -> DriverProcess:
+            driver = DriverProcess(file, lambda rows: progress.advance(landing, rows))
             driver.start()
-            if self.kills == 3:
-                break
-            found = self.stage.wait(batch, _PATIENCE, lambda: driver.process.poll() is None)  # noqa: B023
-            if found is None:
-                driver.kill()
-                last = "\n".join(driver.last[-15:])
-                raise DemoFailed(
-                    f"the driver ended, or wrote nothing within {_PATIENCE:.0f} s, so nothing could be killed:\n{last}"
-                )
-            batch = found.batch
-            self._say(f"batch {batch} is pending, {found.what}:")
-            other = self.stage.third_kill() if self.kills == 2 else ""
-            if other:
-                self.kills += 1
-                self._say(f"  {other}")
-                break
-            processes = driver.kill()
+            return driver
+
+        batch, driver = 0, start()
+        while self.kills < _KILLS:
+            batch = self._wait(driver, batch)
+            server = self.stage.third_kill() if self.kills == _KILLS - 1 else ""
+            if server:
+                self._say(f"  {server}")
+                driver.finish(_PATIENCE * 2)
+            else:
+                self._say(f"  killed the driver with -9 ({driver.kill()} processes), and start it again")
             self.kills += 1
-            self._say(f"  killed the driver with -9 ({processes} processes), and start it again")
+            if send() or not server:
+                driver = start()
         driver.finish(_PATIENCE * 2)
 
-    @contextmanager
-    def _bar(self, what: str) -> Iterator[Callable[[int], None]]:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task(what, total=self.records)
-            yield lambda done: progress.update(task, completed=done)
+    def _wait(self, driver: DriverProcess, after: int) -> int:
+        """Until it is time to kill; gives the batch."""
+        found = wait(lambda: self.moment(after), _PATIENCE, lambda: driver.process.poll() is None)
+        if found is None:
+            driver.kill()
+            last = "\n".join(driver.last[-15:])
+            raise DemoFailed(
+                f"the driver ended, or wrote nothing within {_PATIENCE:.0f} s, so nothing could be killed:\n{last}"
+            )
+        self._say(f"{self.half()}batch {found.batch} is pending, {found.what}:")
+        return found.batch
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False)
+
+
+_ROUNDS = _KILLS + 1
+_COPIED = (2, 5, 8)
+"""Of ten events, those after which a copy is sent."""
+
+
+@dataclass
+class DedupDemo(Demo):
+    """The producer sends a quarter of the events before each start, and three copies for ten events. Kills the driver
+    while it accepts, then while it pushes; then the server."""
+
+    sent: list[array[int]] = field(default_factory=lambda: [array("q") for _ in range(_PARTITIONS)])
+    """The events of each partition's records, in the order of their offsets."""
+    copies: Counter[str] = field(default_factory=Counter)
+    _chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311  which event is copied
+
+    def plan(self) -> str:
+        return f"{self.records:,} events, of which the producer sends some again"
+
+    def to_read(self) -> int:
+        return self.records + sum(len(range(each, self.records, 10)) for each in _COPIED)
+
+    def dedup(self) -> str:
+        return self.stage.dedup
+
+    def to_send(self) -> Iterator[tuple[int, int]]:
+        """The events of one round. Copies are sent at once, later, to another partition, and after a restart."""
+        first, end = (self.records * each // _ROUNDS for each in (self.kills, self.kills + 1))
+        for event in range(first, end):
+            yield self._note(event, event % _PARTITIONS)
+            if event % 10 in _COPIED:
+                yield self._copy(first, event)
+
+    def _copy(self, first: int, event: int) -> tuple[int, int]:
+        """`first`: the first event of this round. Before it, there was a kill."""
+        kinds = ("at once", "later", "in another partition", "after a restart")[: 4 if first else 3]
+        kind = kinds[sum(self.copies.values()) % len(kinds)]
+        self.copies[kind] += 1
+        if kind == "later":
+            event = self._chance.randrange(first, event + 1)
+        elif kind == "after a restart":
+            event = self._chance.randrange(first)
+        elsewhere = self._chance.randrange(1, _PARTITIONS) if kind == "in another partition" else 0
+        return self._note(event, (event + elsewhere) % _PARTITIONS)
+
+    def _note(self, event: int, partition: int) -> tuple[int, int]:
+        self.sent[partition].append(event)
+        return event, partition
+
+    def half(self) -> str:
+        return "push: " if self.kills else "accept: "
+
+    def moment(self, after: int) -> InFlight | None:
+        """The two halves number their batches by themselves."""
+        return self.stage.in_flight(after if self.kills > 1 else 0) if self.kills else self.stage.accepting()
+
+    def prove(self) -> EventProof:
+        copies = ", ".join(f"{count:,} {kind}" for kind, count in self.copies.items())
+        self._say(f"the producer sent {self.copies.total():,} copies: {copies}")
+        return prove_events(self.stage.rows(), self.sent, self.kills)

@@ -1,7 +1,6 @@
-"""What the demo needs of a sink: its servers, the pipeline file, the moment to kill, and the proof.
+"""What the demo needs of a sink: its servers, the pipeline file, the moment to kill, and the rows of its table.
 
-The proof compares the rows of the table with what was produced. A stage imports the packages of its sink when it is used:
-only some of them may be installed.
+A stage imports the packages of its sink when it is used: only some of them may be installed.
 """
 
 from __future__ import annotations
@@ -10,15 +9,18 @@ import json
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from landonce.demo.proof import Rows
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse
 from landonce.protocol.blocks import token
@@ -29,76 +31,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
 
 TOPIC = "clicks"
-
-
-@dataclass(frozen=True)
-class PartitionProof:
-    """One partition: the number of records, of rows in the table, and of distinct rows."""
-
-    partition: int
-    produced: int
-    rows: int
-    distinct: int
-
-    @property
-    def duplicated(self) -> int:
-        return self.rows - self.distinct
-
-    @property
-    def missing(self) -> int:
-        return self.produced - self.distinct
-
-
-@dataclass(frozen=True)
-class Proof:
-    """All partitions, and the number of kills."""
-
-    partitions: tuple[PartitionProof, ...]
-    kills: int
-
-    @property
-    def exact(self) -> bool:
-        return not self.duplicated and not self.missing
-
-    @property
-    def landed(self) -> int:
-        return sum(each.distinct for each in self.partitions)
-
-    @property
-    def duplicated(self) -> int:
-        return sum(each.duplicated for each in self.partitions)
-
-    @property
-    def missing(self) -> int:
-        return sum(each.missing for each in self.partitions)
-
-    def sentence(self) -> str:
-        verdict = "exactly once" if self.exact else "NOT exactly once"
-        read = sum(each.produced for each in self.partitions)
-        return (
-            f"{verdict}: {read} read, {self.landed} landed, {self.duplicated} duplicated, {self.missing} missing, "
-            f"{self.kills} kills"
-        )
-
-    def table(self, place: str) -> Table:
-        table = Table(title=f"what is in {place}")
-        for name in ("partition", "in Kafka", "rows", "distinct", "duplicated", "missing"):
-            table.add_column(name, justify="right")
-        for each in self.partitions:
-            numbers = (each.partition, each.produced, each.rows, each.distinct, each.duplicated, each.missing)
-            table.add_row(*(f"{number:,}" for number in numbers))
-        return table
-
-
-def proof_of(found: Mapping[int, tuple[int, int]], total: int, produced: list[int], kills: int) -> Proof:
-    """`found`: rows and distinct records per partition. `total`: all rows of the table, also those of no partition."""
-    proofs = [
-        PartitionProof(partition, count, *found.get(partition, (0, 0))) for partition, count in enumerate(produced)
-    ]
-    foreign = total - sum(rows for rows, _ in found.values())
-    if foreign:
-        proofs[0] = replace(proofs[0], rows=proofs[0].rows + foreign)
-    return Proof(tuple(proofs), kills)
 
 
 @dataclass(frozen=True)
@@ -114,6 +46,10 @@ class Stage(ABC):
 
     place: str
     """The title of the proof's table."""
+    dedup = "dedup: {key: [id]}"
+    """The part of the pipeline file for `--dedup`."""
+    store: str
+    """The SQLite file in which keys and new events are then kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -131,27 +67,50 @@ class Stage(ABC):
     def in_flight(self, after: int) -> InFlight | None:
         """A batch above `after` that is in flight now."""
 
+    def accepting(self) -> InFlight | None:
+        """With `--dedup`: a batch whose events are in the store and do not count yet, after one that was accepted."""
+        with suppress(sqlite3.Error):
+            for (mark,) in self.ask_store(_ACCEPTING):
+                if batch := int(json.loads(mark)["state"]["batch"]):
+                    return InFlight(batch + 1, "its events are in the store and not accepted yet")
+        return None
+
+    def ask_store(self, query: str) -> list[tuple[Any, ...]]:
+        return _ask_sqlite(self.folder / self.store, query)
+
     def third_kill(self) -> str:
         """Kills something other than the driver, and starts it again; empty if there is nothing else."""
         return ""
 
     @abstractmethod
-    def prove(self, produced: list[int], kills: int) -> Proof:
-        """Counts what is in the table, without landonce's own code."""
+    def rows(self) -> Rows:
+        """What is in the table, read without landonce's own code."""
 
     def epilogue(self, console: Console) -> None:
         """What else to show at the end."""
         del console
 
-    def wait(self, after: int, timeout: float, alive: Callable[[], bool]) -> InFlight | None:
-        """Waits until a batch is in flight; None if the time is over or the driver ended."""
-        end = time.monotonic() + timeout
-        while time.monotonic() < end and alive():
-            found = self.in_flight(after)
-            if found is not None:
-                return found
-            time.sleep(0.003)
-        return None
+
+def wait(look: Callable[[], InFlight | None], timeout: float, alive: Callable[[], bool]) -> InFlight | None:
+    """Waits until a batch is in flight; None if the time is over or the driver ended."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end and alive():
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.003)
+    return None
+
+
+_ACCEPTING = (
+    "SELECT mark FROM landonce_dedup_pipeline WHERE EXISTS (SELECT 1 FROM landonce_new_events e "
+    "WHERE NOT EXISTS (SELECT 1 FROM landonce_dedup_chunk c WHERE c.chunk = e.chunk))"
+)
+
+
+def _ask_sqlite(file: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+        return connection.execute(query).fetchall()
 
 
 class OnClickHouse(Stage):
@@ -159,6 +118,7 @@ class OnClickHouse(Stage):
     and the server once."""
 
     place = "ClickHouse"
+    store = "demo.ledger"
 
     @contextmanager
     def servers(self) -> Iterator[str]:
@@ -184,18 +144,10 @@ class OnClickHouse(Stage):
         self._server.wait_ready(60)
         return "killed the ClickHouse server with -9, and start it again"
 
-    def prove(self, produced: list[int], kills: int) -> Proof:
-        """Counts rows and distinct (partition, offset, id): finds a record that landed under another's offset."""
-        client = self._connect()
-        counted = client.query(
-            "SELECT _partition, count(), uniqExact(_offset, id) FROM {table:Identifier} "
-            "WHERE id % {partitions:UInt32} = _partition AND intDiv(id, {partitions:UInt32}) = _offset "
-            "GROUP BY _partition",
-            parameters={"table": TOPIC, "partitions": len(produced)},
-        ).result_rows
-        total = client.query("SELECT count() FROM {table:Identifier}", parameters={"table": TOPIC}).result_rows[0][0]
-        found = {partition: (rows, distinct) for partition, rows, distinct in counted}
-        return proof_of(found, int(total), produced, kills)
+    def rows(self) -> Rows:
+        query = "SELECT id, _partition, _offset FROM {table:Identifier}"
+        found = self._connect().query(query, parameters={"table": TOPIC}, column_oriented=True)
+        return Rows(*(np.asarray(each, np.int64) for each in found.result_columns))
 
     def _connect(self) -> Client:
         import clickhouse_connect
@@ -226,9 +178,12 @@ class OnIceberg(Stage):
     """Kills the driver three times, while a batch has written files that the table does not contain yet."""
 
     place = "the Iceberg table"
+    store = "landonce.dedup"
 
     @contextmanager
     def servers(self) -> Iterator[str]:
+        for each in ("landonce.sinks.snapshot", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"):
+            import_module(each)  # now: later, a batch would pass meanwhile
         yield "an Iceberg catalog in a SQLite file, which needs no server"
 
     def sink(self) -> str:
@@ -246,21 +201,14 @@ class OnIceberg(Stage):
             return None
         return InFlight(batch, "its files are written and not committed yet")
 
-    def prove(self, produced: list[int], kills: int) -> Proof:
-        """Read with PyIceberg: rows and distinct (partition, offset, id) per partition."""
-        import numpy as np
-
+    def rows(self) -> Rows:
+        """Read with PyIceberg."""
         table = self._load()
         if table is None:
-            return proof_of({}, 0, produced, kills)
-        rows = table.scan(selected_fields=("id", "_kafka_partition", "_offset")).to_arrow()
-        ids, numbers, offsets = (np.asarray(rows.column(each)) for each in ("id", "_kafka_partition", "_offset"))
-        right = (ids % len(produced) == numbers) & (ids // len(produced) == offsets)
-        found = {}
-        for number in np.unique(numbers[right]):
-            here = ids[right & (numbers == number)]
-            found[int(number)] = (len(here), len(np.unique(here)))
-        return proof_of(found, rows.num_rows, produced, kills)
+            return Rows.of(())
+        names = ("id", "_kafka_partition", "_offset")
+        found = table.scan(selected_fields=names).to_arrow()
+        return Rows(*(np.asarray(found.column(each), np.int64) for each in names))
 
     def epilogue(self, console: Console) -> None:
         """The snapshots: what each batch added, and the position after it."""
@@ -316,16 +264,8 @@ class _OnSql(Stage):
                 return InFlight(batch, "the transaction of a block is open")
         return None
 
-    def prove(self, produced: list[int], kills: int) -> Proof:
-        """Counts rows and distinct records: finds a record that landed under another's offset."""
-        partitions = len(produced)
-        counted = self._ask(
-            f"SELECT _partition, count(*), count(DISTINCT id) FROM {TOPIC} "  # noqa: S608  constants
-            f"WHERE id % {partitions} = _partition AND id / {partitions} = _offset GROUP BY _partition"
-        )
-        [(total,)] = self._ask(f"SELECT count(*) FROM {TOPIC}")  # noqa: S608
-        found = {int(partition): (int(rows), int(distinct)) for partition, rows, distinct in counted}
-        return proof_of(found, int(total), produced, kills)
+    def rows(self) -> Rows:
+        return Rows.of(self._ask(f"SELECT id, _partition, _offset FROM {TOPIC}"))  # noqa: S608  a constant
 
 
 class OnPostgres(_OnSql):
@@ -352,11 +292,9 @@ class OnPostgres(_OnSql):
         return "killed the PostgreSQL server with -9, and start it again"
 
     def _transacting(self) -> bool:
-        sessions = self._ask(
-            "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'landonce %' AND xact_start IS NOT NULL "
-            "AND (query LIKE 'COPY%' OR query LIKE 'UPDATE%')"
-        )
-        return bool(sessions)
+        """A transaction that has written rows to the table, or is about to."""
+        locks = "SELECT 1 FROM pg_locks JOIN pg_class ON pg_class.oid = relation WHERE mode = 'RowExclusiveLock'"
+        return bool(self._ask(f"{locks} AND granted AND relname = '{TOPIC}'"))
 
     def in_flight(self, after: int) -> InFlight | None:
         import psycopg
@@ -364,6 +302,16 @@ class OnPostgres(_OnSql):
         with suppress(psycopg.Error):
             return super().in_flight(after)
         return None
+
+    def accepting(self) -> InFlight | None:
+        import psycopg
+
+        with suppress(psycopg.Error):
+            return super().accepting()
+        return None
+
+    def ask_store(self, query: str) -> list[tuple[Any, ...]]:
+        return self._ask(query)
 
     def _ask(self, query: str) -> list[tuple[Any, ...]]:
         import psycopg
@@ -376,6 +324,8 @@ class OnSqlite(_OnSql):
     """No server: the driver is killed three times."""
 
     place = "SQLite"
+    dedup = "dedup: {key: [id], store: {sqlite: demo.store}}"  # apart from the table: its journal is of a block
+    store = "demo.store"
 
     @contextmanager
     def servers(self) -> Iterator[str]:
@@ -394,9 +344,7 @@ class OnSqlite(_OnSql):
         return None
 
     def _ask(self, query: str) -> list[tuple[Any, ...]]:
-        file = (self.folder / "demo.db").as_uri()
-        with closing(sqlite3.connect(f"{file}?mode=ro", uri=True, timeout=5)) as connection:
-            return connection.execute(query).fetchall()
+        return _ask_sqlite(self.folder / "demo.db", query)
 
 
 STAGES: dict[str, type[Stage]] = {
