@@ -22,7 +22,7 @@ from landonce.sinks.checking import CheckRun, Findings, Sections, nearest, writa
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import selected_from
 from landonce.sinks.parts import Parts
-from landonce.sinks.promise import Promise
+from landonce.sinks.promise import Promise, of_events
 from landonce.sinks.run import SourceAndTarget
 
 
@@ -54,14 +54,23 @@ def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     def sections() -> Sections:
         yield "pipeline file", _file(parts)
         yield "Kafka", _kafka(run)
-        yield from parts.sink.checks(run)
+        yield from _sink_sections(run)
         yield "Spark", _spark(run, start=spark)
         yield "dead letters", _dead_letters(run)
 
     listed = (Section(name, tuple(_until_error(findings))) for name, findings in sections())
-    return Check(
-        parts.config.pipeline, tuple(each for each in listed if each.findings), parts.sink.promise(parts.config)
-    )
+    found, config = tuple(each for each in listed if each.findings), parts.config
+    return Check(config.pipeline, found, of_events(config, parts.sink.promise(config)))
+
+
+def _sink_sections(run: CheckRun) -> Sections:
+    """Of the sink, and of the store before it, with `dedup`."""
+    dedup = run.parts.config.dedup
+    if dedup is None:
+        return run.parts.sink.checks(run)
+    from landonce.dedup.check import sections
+
+    return sections(run, dedup)
 
 
 def _until_error(findings: Findings) -> Findings:

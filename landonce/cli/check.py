@@ -29,7 +29,8 @@ def check(
     It checks the pipeline file, Kafka, the ledger, retention and position, Spark, the dead letters, and the target:
     ClickHouse (table, deduplication window, grants), Iceberg (catalog, and the columns, partitions, writers and marks of each
     table), SQL (columns, keys and engine of the table), or what a wrapped sink declares. If a table does not exist yet, it
-    shows how it will be created. Every problem comes with what to change. Nothing is created, changed or written.
+    shows how it will be created. With `dedup`, it also checks the store, the key rule and the window, compares the store with the
+    target, and says how much memory and disk the window will need at the present rate. Every problem comes with what to change. Nothing is created, changed or written.
 
     Exit code 0 if nothing is refused, 1 otherwise.
 

@@ -75,6 +75,14 @@ def seconds(value: Any) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
+def duration_words(length: float) -> str:
+    """For people: `60 days`."""
+    for name, unit in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if length >= 2 * unit:
+            return f"{length / unit:.4g} {name}"
+    return f"{length:.4g} seconds"
+
+
 def byte_size(value: Any) -> int:
     """`64MB`, `256MiB`, or a plain number of bytes."""
     found = _SIZE.match(str(value)) if not isinstance(value, bool) else None

@@ -169,6 +169,27 @@ def _marked(block: StagedBlock, judged: Judged, now: int) -> list[Chunk]:
     return found
 
 
+def require_rule(scope: Scope, store: Store, rule: KeyRule) -> None:
+    """Raises if the keys in the store were made by another rule."""
+    if scope.rule != rule.fingerprint():
+        raise KeyRuleChanged(
+            f"the keys of scope {store.scope!r} were made by another rule: {scope.described}. "
+            f"The pipeline file says: {rule.describe()}.",
+            safe="Nothing was read or written. Under a new rule, a copy of an accepted event could count as new.",
+            command="put the old rule back, or `landonce dedup rekey {file}`, which computes all ids again",
+        )
+
+
+def require_own_window(scope: Scope, store: Store, pipeline: str) -> None:
+    """Raises if the window must stay: it belongs to the scope, and so to all of its pipelines."""
+    others = sorted(set(store.pipelines()) - {pipeline})
+    if others:
+        raise ConfigError(
+            f"dedup.ttl: the window of scope {store.scope!r} is {scope.ttl} s, and pipeline {others[0]!r} relies on it.",
+            command=f"say `ttl: {scope.ttl}s`, or choose another scope",
+        )
+
+
 class OpenAccept(OpenSnapshot[Staged]):
     """The store, opened on the driver."""
 
@@ -205,32 +226,13 @@ class OpenAccept(OpenSnapshot[Staged]):
         del columns
         sink = self.sink
         scope = self.store.make(sink.rule.fingerprint(), sink.rule.describe(), sink.shards, sink.ttl)
-        self._require_rule(scope)
+        require_rule(scope, self.store, sink.rule)
         if scope.ttl != sink.ttl:
-            self._change_ttl(scope)
+            require_own_window(scope, self.store, sink.pipeline)
+            self.store.set_ttl(sink.ttl)
         if scope.shards != sink.shards:
             reshard(self.store, sink.shards)
         self.refresh()
-
-    def _require_rule(self, scope: Scope) -> None:
-        sink = self.sink
-        if scope.rule != sink.rule.fingerprint():
-            raise KeyRuleChanged(
-                f"the keys of scope {sink.place.scope!r} were made by another rule: {scope.described}. "
-                f"The pipeline file says: {sink.rule.describe()}.",
-                safe="Nothing was read or written. Under a new rule, a copy of an accepted event could count as new.",
-                command="put the old rule back, or `landonce dedup rekey {file}`, which computes all ids again",
-            )
-
-    def _change_ttl(self, scope: Scope) -> None:
-        """The window belongs to the scope, and so to all of its pipelines."""
-        others = sorted(set(self.store.pipelines()) - {self.sink.pipeline})
-        if others:
-            raise ConfigError(
-                f"dedup.ttl: the window of scope {self.sink.place.scope!r} is {scope.ttl} s, and pipeline {others[0]!r} relies on it.",
-                command=f"say `ttl: {scope.ttl}s`, or choose another scope",
-            )
-        self.store.set_ttl(self.sink.ttl)
 
     def refresh(self) -> None:
         """Keys may have expired."""
@@ -257,7 +259,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         """From here on, a change of the rule fences this driver. One that came before is noticed here."""
         del epoch
         if (scope := self.store.look()) is not None:
-            self._require_rule(scope)
+            require_rule(scope, self.store, self.sink.rule)
         self.taken()
 
     def clear(self, files: Mapping[str, tuple[Staged, ...]]) -> None:

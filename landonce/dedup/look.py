@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.config.dedup import OTHERS, Dedup
+from landonce.config.model import duration_words
 from landonce.dedup.chunks import accepted_records
+from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema
-from landonce.dedup.runs import KEY_BYTES, decode, look_up, place_of, shard_of
+from landonce.dedup.runs import decode, look_up, place_of, shard_of
 from landonce.dedup.store import Chunk, Scope, Store, StorePlace
 from landonce.dedup.tables import NEW
 from landonce.errors import ConfigError, Halt, NothingToDo, Transient
@@ -26,10 +28,6 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
-
-_DAY = 86_400
-MAPPED = 16
-"""Bytes per key that a lookup maps into memory."""
 
 
 def no_dedup() -> NothingToDo:
@@ -320,21 +318,6 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """What the store will hold, at the present rate."""
-
-    per_second: float
-    keys: int
-    """Once the window is full."""
-    key_bytes: int
-    payload_bytes: int
-
-    @property
-    def mapped(self) -> int:
-        return self.keys * MAPPED
-
-
-@dataclass(frozen=True)
 class Stats:
     """A scope in numbers."""
 
@@ -365,12 +348,9 @@ def stats(kept: Kept) -> Stats:
     store, scope = kept.store, kept.scope()
     runs = tuple(run for each in store.shards(range(scope.shards)).values() for run in each.runs)
     partitions: list[Waiting] = []
-    chunks: list[Chunk] = []
     blocks: dict[str, tuple[int, int]] = {}
     for pipeline in store.pipelines():
-        mine = store.chunks(pipeline)
-        chunks += mine
-        partitions += _waiting(store, pipeline, mine, kept.sent(pipeline))
+        partitions += _waiting(store, pipeline, store.chunks(pipeline), kept.sent(pipeline))
         for each in store.blocks(pipeline):
             count, records = blocks.get(each.status, (0, 0))
             blocks[each.status] = count + 1, records + each.records
@@ -382,7 +362,7 @@ def stats(kept: Kept) -> Stats:
         partitions=tuple(partitions),
         blocks=blocks,
         bytes=store.table_bytes(),
-        growth=growth(scope, runs, chunks, kept.dedup, time.time()),
+        growth=growth(scope, runs, store.recent(int(time.time()) - DAY), kept.dedup, time.time()),
     )
 
 
@@ -399,43 +379,6 @@ def _waiting(store: Store, pipeline: str, chunks: Iterable[Chunk], sent: Mapping
             pipeline, partition, before.accepted + chunk.accepted, before.waiting + left, before.bytes + chunk.size
         )
     return [found[each] for each in sorted(found)]
-
-
-def growth(scope: Scope, runs: Sequence[Run], chunks: Sequence[Chunk], dedup: Dedup, now: float) -> Growth | None:
-    """By what was accepted in the last day, or in the newest bucket where payloads do not stay. None: nothing tells."""
-    recent = [each for each in chunks if each.accepted_at >= now - _DAY]
-    if recent:
-        began = min(each.accepted_at for each in recent)
-        events, seconds = sum(each.accepted for each in recent), max(now - began, 1.0)
-    elif runs:
-        newest = max(run.bucket for run in runs)
-        events = sum(run.rows for run in runs if run.bucket == newest)
-        seconds = min(max(now - newest * scope.bucket, 1.0), float(scope.bucket))
-    else:
-        return None
-    size = sum(each.size for each in chunks) / max(sum(each.accepted for each in chunks), 1)
-    return grown(scope.ttl, scope.bucket, events / seconds, size if dedup.payloads == "ttl" else 0.0)
-
-
-def grown(ttl: int, bucket: int, per_second: float, record_bytes: float) -> Growth:
-    """What a full window holds at this rate. `record_bytes`: of a payload that stays as long as its key."""
-    keys = int(per_second * (ttl + bucket))
-    return Growth(per_second, keys, keys * KEY_BYTES, int(keys * record_bytes))
-
-
-def size_words(size: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def duration_words(seconds: float) -> str:
-    for name, length in (("days", _DAY), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.4g} {name}"
-    return f"{seconds:.4g} seconds"
 
 
 def lines_of(found: Stats) -> list[str]:
@@ -461,14 +404,6 @@ def lines_of(found: Stats) -> list[str]:
     if found.growth is not None:
         lines.append(growth_words(found.growth))
     return lines
-
-
-def growth_words(growth: Growth) -> str:
-    return (
-        f"at {growth.per_second:,.1f} new events/s, the full window holds {growth.keys:,} keys: {size_words(growth.mapped)} mapped "
-        f"into memory, {size_words(growth.key_bytes + growth.payload_bytes)} on disk (keys {size_words(growth.key_bytes)}, "
-        f"payloads {size_words(growth.payload_bytes)})"
-    )
 
 
 def document_of(found: Stats) -> dict[str, Any]:
@@ -508,6 +443,6 @@ def document_of(found: Stats) -> dict[str, Any]:
             "events_per_second": found.growth.per_second,
             "keys": found.growth.keys,
             "mapped_bytes": found.growth.mapped,
-            "disk_bytes": found.growth.key_bytes + found.growth.payload_bytes,
+            "disk_bytes": found.growth.disk,
         },
     }

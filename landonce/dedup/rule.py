@@ -114,10 +114,13 @@ class KeyRule:
 
     def describe(self) -> str:
         """One line for people."""
+        return f"{self.words()} (nulls: {self.on_null})"
+
+    def words(self) -> str:
+        """What the key is made of."""
         keys = {name: ", ".join(map(_described, columns)) for name, columns in self.keys}
         listed = "; ".join(f"{name}: {key}" for name, key in keys.items())
-        key = keys[""] if self.by is None else f"by {_described(self.by)}: {listed}"
-        return f"{key} (nulls: {self.on_null})"
+        return keys[""] if self.by is None else f"by {_described(self.by)}: {listed}"
 
 
 def _canonical(column: KeyColumn) -> list[Any]:

@@ -124,12 +124,11 @@ def both_drivers(
 ) -> Iterator[Both]:
     """The two drivers, ready to run."""
     config = parts.config
-    if parts.sink.changes_rows:
-        raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")
+    refuse_changes(parts.sink)
     place = StorePlace(config.store_place, dedup.scope or config.pipeline)
     store = opened(place)
     store.require_shared(remote=is_remote(config.spark))
-    pushing = replace(parts, config=pushing_config(config), stored=StoredRecords(place, config.pipeline))
+    pushing = pushing_parts(parts, place)
     pushed = PushObserver(observer, store, config.pipeline, dedup.keep_sent)
     with ExitStack() as stack:
         target = stack.enter_context(opened_sink(pushing, session, observer, waiting))
@@ -150,6 +149,17 @@ def both_drivers(
         accepted.taken = both.compare
         accepted.sent_up_to = pushed.up_to = both.sent_up_to
         yield both
+
+
+def refuse_changes(sink: Sink) -> None:
+    if sink.changes_rows:
+        raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")
+
+
+def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
+    """The ends of the pipeline that pushes: its workers read from the store."""
+    config = parts.config
+    return replace(parts, config=pushing_config(config), stored=StoredRecords(place, config.pipeline))
 
 
 def pushing_config(config: Pipeline) -> Pipeline:
@@ -273,9 +283,21 @@ def compare(store: Store, push: Driver, waiting: Waiting, begins: Mapping[Partit
     committed = mark.state.committed() if mark is not None else {}
     floors = tuple((partition, committed.get(partition, first)) for partition, first in begins.items())
     known = push.state or push.ledger.load() or LedgerState(push.pipeline, lineage="")
-    ahead = waiting.until(lambda: push.performer.ahead(known, floors))
-    ahead = {**beyond(known, committed), **ahead}
-    if lost := behind(dict(floors), ahead):
+    held = waiting.until(lambda: push.performer.ahead(known, floors))
+    refuse_behind(store, known, committed, dict(floors), held)
+
+
+def refuse_behind(
+    store: Store,
+    known: LedgerState,
+    committed: Mapping[Partition, int],
+    floors: Mapping[Partition, int],
+    held: Mapping[Partition, int],
+) -> None:
+    """Raises if the target, or its ledger, knows events that the store does not. `floors`: up to where the store knows partitions. `held`: up
+    to where the target holds them."""
+    ahead = {**beyond(known, committed), **held}
+    if lost := behind(floors, ahead):
         first = min(lost)
         raise StoreBehind(
             f"the target holds events up to offset {ahead[first] - 1} of {first}, and the store of scope {store.scope!r} has "

@@ -20,6 +20,8 @@ from landonce.protocol.dedup import Run
 
 _STALE_S = 600
 """The age in seconds at which a temporary file is taken for that of a killed process, and removed."""
+MOST_BYTES = 4 << 30
+"""Of the runs of one store on one machine. What was not used for longest is removed first."""
 _checked: dict[Path, int] = {}
 """The inodes of files whose digest was checked in this process."""
 
@@ -36,7 +38,7 @@ class Scratch:
     that name. A file holds what the digest covers: all high halves, all low halves, all of `first_seen`.
     """
 
-    def __init__(self, folder: Path, *, most_bytes: int = 4 << 30) -> None:
+    def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
         self.folder = _private(folder)
         self.most_bytes = most_bytes
         self._in_use: WeakValueDictionary[Path, mmap.mmap] = WeakValueDictionary()

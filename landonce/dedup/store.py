@@ -183,6 +183,17 @@ class ListedBlock:
 
 
 @dataclass(frozen=True)
+class Recent:
+    """Events that were accepted lately."""
+
+    events: int
+    size: int
+    """Bytes of their chunks, with the copies in them."""
+    began: int
+    """When the first of them was accepted, in seconds."""
+
+
+@dataclass(frozen=True)
 class StorePlace:
     """The address of a scope, for workers: picklable, and its repr hides the password."""
 
@@ -762,6 +773,19 @@ class Store:
         self._patiently(attempt)
 
     # For people.
+
+    def recent(self, since: int) -> Recent | None:
+        """What was accepted since then, in seconds, by all pipelines, as far as its events are kept. None: nothing."""
+        row = chunk_table.c
+        wanted = select(func.sum(row.accepted), func.sum(row.size), func.min(row.accepted_at))
+
+        def attempt() -> Recent | None:
+            with self.database.reading() as connection:
+                of_scope = wanted.where(row.scope == self.scope, row.accepted_at >= since)
+                events, size, began = connection.execute(of_scope).one()
+                return Recent(int(events), int(size), int(began)) if events else None
+
+        return self._patiently(attempt)
 
     def sent_up_to(self, pipeline: str) -> dict[Partition, int]:
         """How far the pipeline has sent its events, as it said last."""

@@ -43,7 +43,7 @@ from landonce.sinks.declared import sampled_schema, selected_from
 from landonce.sinks.deduplicating import OpenDeduplicating
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.run import Expressions, OpenSink, Run, SparkNeeds, run_of
+from landonce.sinks.run import Expressions, OpenSink, Run, SparkNeeds, plan_fingerprint, run_of
 from landonce.sinks.snapshot import OpenSnapshot
 from landonce.sinks.transactional import OpenTransactional
 
@@ -249,7 +249,7 @@ def performer_of(sink: Sink, opened: OpenSink, workers: Workers, letters: Letter
     """The performer of the sink's kind. A query names the target wholly in its plans: where it is another one by now, Spark's ranges would
     be compared with that."""
     run, recipe = opened.run, opened.recipe
-    fingerprint = sink.identity if recipe.records.freezes else recipe.fingerprint()
+    fingerprint = plan_fingerprint(sink, recipe)
     target = sink.identity if run.query is not None else ""
     if isinstance(opened, OpenDeduplicating):
         inserting = Deduplicating(target or opened.sink.table, fingerprint, **choices)

@@ -24,7 +24,7 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
 from landonce.sinks.declared import declared_schema, sampled_schema, selected_from
 from landonce.sinks.deduplicating import insert_recipe
-from landonce.sinks.run import run_of
+from landonce.sinks.run import plan_fingerprint, run_of
 from landonce.sinks.section import LedgerPlace
 from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger
 from landonce.sinks.transactional import TransactionalSink
@@ -50,6 +50,8 @@ class CheckRun:
     retention: Callable[[Mapping[Partition, int]], Findings]
     """How long Kafka keeps records, given the next offset to read of each partition that has unread ones."""
     source: SourceView | None = None
+    kept_by: str = "Kafka"
+    """Who keeps the records that are read: `source` is about that."""
     state: LedgerState | None = None
     ledger: bool = False
     """The ledger was asked; `state` is None if it has no entry."""
@@ -286,7 +288,7 @@ def decoded(schema: Schema, decoding: Decoding, into: str = "") -> Finding:
 def same_fingerprint(run: CheckRun, recipe: AnyRecipe) -> None:
     """A pending plan is settled by the file that made it."""
     pending = run.state.pending if run.state else None
-    if pending is not None and pending.fingerprint != recipe.fingerprint():
+    if pending is not None and pending.fingerprint != plan_fingerprint(run.parts.sink, recipe):
         raise PlanChanged(
             "the pending plan was made with another transform, schema or decoder: the pipeline file or the table's "
             "columns were changed since",
@@ -320,11 +322,11 @@ def distances(run: CheckRun, state: LedgerState) -> Findings:
     """How far the position is from the topics' ends, and from being overrun."""
     if run.source is None:
         return
-    yield from _lag(state, run.source)
+    yield from _lag(state, run.source, run.kept_by)
     yield from run.retention({each.partition: each.first for each in available(state, run.source)})
 
 
-def _lag(state: LedgerState, view: SourceView) -> Findings:
+def _lag(state: LedgerState, view: SourceView, kept_by: str) -> Findings:
     """One line for all partitions: the sum of the lag, and the nearest distance to what is deleted."""
     extents = dict(view.extents)
     positions = [(each, at) for each, at in state.committed().items() if each in extents]
@@ -336,7 +338,7 @@ def _lag(state: LedgerState, view: SourceView) -> Findings:
     yield Finding(
         Level.OK,
         f"the position {begun} at most {lag} records behind the end of {len(positions)} partitions; closest to "
-        f"retention: {nearest_} at offset {at}, {at - extents[nearest_].start} after the first offset that Kafka keeps",
+        f"retention: {nearest_} at offset {at}, {at - extents[nearest_].start} after the first offset that {kept_by} keeps",
     )
 
 

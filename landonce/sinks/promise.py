@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from landonce.config.dedup import Dedup
+from landonce.config.model import duration_words
 from landonce.sinks.pipeline_file import Pipeline
 
 
@@ -80,6 +82,43 @@ def of_snapshot(config: Pipeline) -> Promise:
             *transform_condition(config),
             READ_IN_TIME,
         ),
+    )
+
+
+_LATE = {
+    "dead_letter": "is a dead letter: its first copy may be forgotten",
+    "accept": "counts as new: a copy of an event that is forgotten lands again",
+    "drop": "is dropped: its first copy may be forgotten",
+}
+
+
+def of_events(config: Pipeline, records: Promise) -> Promise:
+    """With `dedup`. `records`: what the sink promises of records. It holds for those that are accepted."""
+    dedup = config.dedup
+    if dedup is None:
+        return records
+    return Promise(
+        f"each event once within ttl ({duration_words(dedup.ttl)}): of records with the same key, the first one is in the target "
+        "once, or in the dead letters once, or filtered; its copies count as filtered",
+        (
+            "ids, new events and the position in the topics change in one transaction of the store, which compares the versions of "
+            "what was searched",
+            "an event is sent from the store, in blocks that are stored before they are sent; every attempt sends the stored bytes",
+            *records.why,
+        ),
+        (
+            f"a copy comes within {duration_words(dedup.ttl)} after its first record was accepted; one that comes later may land again",
+            late_words(dedup),
+            "no record has a timestamp that is in the future when it is accepted",
+            "the store is kept, and all pipelines of the scope use this one: a start that finds it behind the target ends with StoreBehind",
+            *records.conditions,
+        ),
+    )
+
+
+def late_words(dedup: Dedup) -> str:
+    return (
+        f"a record whose timestamp is older than all keys that are remembered {_LATE[dedup.late]} (late: {dedup.late})"
     )
 
 

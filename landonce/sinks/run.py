@@ -18,7 +18,7 @@ from landonce.protocol import query_refusals
 from landonce.protocol.ledger import Ledger
 from landonce.read.formats.json.columns import can_fit
 from landonce.read.schema.fields import Field, Schema
-from landonce.sinks.contract import COORDINATES, Finding, Level
+from landonce.sinks.contract import COORDINATES, Finding, Level, Sink
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.worker import AnyRecipe, Basics
 
@@ -250,6 +250,11 @@ def run_of(parts: Parts, *, remote: bool = False) -> Run:
         declared=declared_schema(config),
         remote=remote,
     )
+
+
+def plan_fingerprint(sink: Sink, recipe: AnyRecipe) -> str:
+    """What a plan carries of the recipe that it was made with. Where blocks are stored before they are sent, the recipe may change."""
+    return sink.identity if recipe.records.freezes else recipe.fingerprint()
 
 
 def query_columns(given: pa.Schema) -> Schema:

@@ -28,7 +28,7 @@ from landonce.cli import app
 from landonce.dedup import look, rekey
 from landonce.dedup.run import run_pipeline
 from landonce.engine import workers
-from landonce.errors import Fenced, KeyRuleChanged, StoreBehind
+from landonce.errors import ConfigError, Fenced, KeyRuleChanged, StoreBehind
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.sinks.parts import open_parts
@@ -228,6 +228,120 @@ class TestStats:
         said = command("dedup", "stats", sql.file)
         assert said.code == 1
         assert "has no scope" in said.err
+
+
+class TestCheck:
+    @staticmethod
+    def findings(said: Said, section: str) -> list[tuple[str, str]]:
+        found = {each["name"]: each["findings"] for each in said.json["sections"]}
+        return [(each["level"], each["what"]) for each in found.get(section, [])]
+
+    def test_before_the_first_run(self, unique: Unique, command: Command) -> None:
+        """The rate is that of the topic, and nothing is made."""
+        unique.send(some(0, 1200))
+        before = sorted(unique.folder.iterdir())
+        said = command("check", unique.file)
+        assert said.code == 0, said.out
+        assert "records of scope" in said.out
+        assert "with the same key are one event: kind (string), id (integer)" in said.out
+        assert "a record with a null in its key is a dead letter (on_null: dead_letter)" in said.out
+        assert "an event lands once within 60 days (ttl)" in said.out
+        # 2 records a second for 67.5 days
+        assert "at 2.0 new events/s, the full window holds 11,664,000 keys: 419.9 MB in files" in said.out
+        assert "by all records that the topics got in the last 10 minutes, copies included" in said.out
+        assert "guaranteed: each event once within ttl (60 days)" in said.out
+        assert sorted(unique.folder.iterdir()) == before
+
+    def test_once_it_runs(self, unique: Unique, command: Command) -> None:
+        """The rate is that of the store. Nothing is changed."""
+        unique.send([*some(0, 500), *some(0, 100)])
+        unique.run()
+        unique.send(some(500, 530))
+        before = unique.store.read_bytes()
+        said = command("check", unique.file, "--json")
+        assert said.code == 0, said.out
+        assert unique.store.read_bytes() == before
+        store, found = self.findings(said, "store"), self.findings(said, "deduplication")
+        assert any("500 events accepted, 100 copies" in what for _, what in store)
+        assert any("at most 30 records behind the end of 2 partitions" in what for _, what in store)
+        assert any("at most 0 records behind" in what for _, what in self.findings(said, "position"))
+        assert ("ok", "the store is not behind the target: it knows all events that are there") in found
+        assert any("by what was accepted lately" in what for _, what in found)
+        assert said.json["guarantee"]["what"].startswith("each event once within ttl (60 days)")
+        assert any("60 days" in each for each in said.json["guarantee"]["as_long_as"])
+
+    def test_what_a_start_would_refuse(self, sql: Unique, command: Command, tmp_path: Path) -> None:
+        """Each of these starts is refused, and the check says the same first."""
+
+        def refused(error: type[Exception], section: str, said: str) -> None:
+            with pytest.raises(error) as raised:
+                sql.run()
+            checked = command("check", sql.file, "--json")
+            assert checked.code == 1
+            what: str = raised.value.what  # type: ignore[attr-defined]
+            assert said in what
+            assert what in [what for level, what in self.findings(checked, section) if level == "refused"]
+
+        sql.write_file({"key": ["nothing"]})
+        refused(ConfigError, "deduplication", "'nothing' is not a field of the records")
+        sql.write_file({"scope": "shared"})
+        sql.send(some(0, 50))
+        sql.run()
+        backup = sql.store.read_bytes()
+        sql.write_file({"scope": "shared", "key": ["id"]})
+        refused(KeyRuleChanged, "deduplication", "made by another rule: kind (string), id (integer)")
+        sql.write_file({"scope": "shared", "ttl": "1d"}, pipeline="other")
+        refused(ConfigError, "deduplication", "relies on it")
+        sql.write_file({"scope": "shared"})
+        sql.send(some(50, 60))
+        sql.run()
+        newest = sql.store.read_bytes()
+        sql.store.write_bytes(backup)
+        refused(StoreBehind, "deduplication", "the target holds events up to offset 59")
+        sql.store.write_bytes(newest)
+        upsert = {"sql": {**sql.sink["sql"], "mode": "upsert", "key": "id"}}
+        sql.write_file({"scope": "shared"}, sink=upsert)
+        refused(ConfigError, "store", "for events that are only added")
+        sql.write_file({"scope": "shared"})
+        assert command("check", sql.file).code == 0
+
+    def test_a_file_on_this_machine_is_no_store_for_workers_elsewhere(self, sql: Unique, command: Command) -> None:
+        sql.write_file(spark={"master": "spark://elsewhere:7077"})
+        said = command("check", sql.file, "--json")
+        assert said.code == 1
+        (what,) = [what for level, what in self.findings(said, "store") if level == "refused"]
+        assert "is a file on this machine, and the workers run on other machines" in what
+
+    def test_a_pending_plan_may_be_sent_by_another_file(
+        self, clickhouse_table: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its blocks are stored, or were never sent."""
+        clickhouse_table.send(some(0, 100))
+        clickhouse_table.run()
+        clickhouse_table.send(some(100, 300))
+        clickhouse_table.send(some(200, 400), partition=1)
+        _crash_after_blocks(monkeypatch, 4)
+        with pytest.raises(KeyboardInterrupt):
+            clickhouse_table.run()
+        monkeypatch.undo()
+        clickhouse_table.write_file(transform={"where": "id >= 0"}, ledger={"sqlite": "keys.db"})
+        said = command("check", clickhouse_table.file)
+        assert "is pending" in said.out
+        assert said.code == 0, said.out
+
+    def test_a_topic_that_lost_what_waits_in_the_store(
+        self, sql: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sql.send(some(0, 100))
+        monkeypatch.setattr("landonce.dedup.run.Both._push", lambda _: None)
+        sql.run()
+        monkeypatch.undo()
+        _delete_records(sql, 100)
+        said = command("check", sql.file)
+        assert said.code == 0, said.out
+        assert "first offset that the store keeps" in said.out
+        sql.run()
+        assert len(sql.rows()) == 100
 
 
 class TestState:

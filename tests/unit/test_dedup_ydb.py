@@ -48,6 +48,7 @@ def use(store: Store) -> None:
     store.old_chunks("p", 1)
     store.put_block("p", 1, 0, "r", 1, b"rows")
     assert store.block("p", 1, 0, "r") is not None
+    store.recent(0)
     store.sent("p", 1)
     store.forget_sent("p", 2**40)
     reshard(store, 4)

@@ -184,6 +184,14 @@ class Broker:
         """The mean size of the next records of these ranges, if it is quickly known."""
         return sample_size(ranges, consumer_options(self._servers, self._options, "peek"))
 
+    def since(self, partitions: Iterable[Partition], moment: int) -> dict[Partition, int]:
+        """The first offset of each partition with a timestamp of this moment (milliseconds) or later, where there is one."""
+        spec = OffsetSpec.for_timestamp(moment)
+        asked = {TopicPartition(each.topic, each.number): spec for each in partitions}
+        found = self._admin.list_offsets(asked, request_timeout=self._timeout)
+        offsets = {Partition(each.topic, each.partition): self._answer(future).offset for each, future in found.items()}
+        return {each: int(offset) for each, offset in offsets.items() if offset >= 0}
+
     def _describe(self, topics: tuple[str, ...]) -> dict[str, Any]:
         self._forget_troubles()
         asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._timeout)

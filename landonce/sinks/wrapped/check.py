@@ -6,6 +6,7 @@ from landonce.errors import PlanChanged
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
+from landonce.sinks.run import plan_fingerprint
 from landonce.sinks.wrapped.driver import claimed_blocks, ledger_reachable, wrapped_recipe
 from landonce.sinks.wrapped.sink import WrappedSink, need_picklable, needed
 
@@ -49,7 +50,7 @@ def _records(run: CheckRun, sink: WrappedSink) -> Findings:
     recipe = wrapped_recipe(run.parts, sink)
     yield checking.decoded(recipe.source, recipe.decoding)
     pending = run.state.pending if run.state else None
-    if pending is not None and pending.fingerprint != recipe.fingerprint():
+    if pending is not None and pending.fingerprint != plan_fingerprint(sink, recipe):
         raise PlanChanged(
             "the pending plan was made with another sink, transform, schema, decoder or version of pyarrow than there is now",
             command="put the old file back and run it once, or: landonce state accept-change {file}",
