@@ -29,11 +29,10 @@ from landonce.ledger.database import SqliteDatabase
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import everything
 from landonce.read.schema.fields import Schema
-from landonce.read.schema.sample import take_sample
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
-from landonce.sinks.declared import declared_schema
+from landonce.sinks.declared import declared_schema, sampled_schema
 from landonce.sinks.promise import late_words
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ class _DedupCheck:
                 "the types of the key's fields are not known: neither the target nor the topics tell."
             )
         if declared is None and self.run.source is not None:
-            return take_sample(self.run.source, self.run.parts.consumer).columns(lambda _: None)
+            return sampled_schema(self.run.parts, self.run.source, lambda _: None)
         return declared or Schema(())
 
     def _window(self) -> Findings:
