@@ -14,6 +14,7 @@
     ├── NotPushed                 a wrapped sink reports that nothing of a block arrived; landonce pushes it again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
+    │   │   └── RegistryUnavailable   the schema registry did not answer
     │   ├── TargetUnavailable     the target did not answer
     │   └── LedgerUnavailable     the ledger did not answer
     ├── LocalStackError           a local server that landonce starts did not start or did not answer
@@ -54,6 +55,7 @@
         ├── DeadLettersUnwritable a worker cannot write dead letters
         ├── BlockTooLarge         a block holds more bytes than a worker may hold
         ├── SourceRefused         Kafka refused for a reason that waiting does not fix
+        │   └── RegistryRefused   the schema registry refused, or is none
         ├── KeyRuleChanged        the store of deduplication holds ids that another key rule made
         ├── StoreDamaged          the store of deduplication does not hold the bytes that were written to it
         ├── StoreBehind           the target holds events that the store does not know: it was lost or restored
@@ -151,6 +153,10 @@ class Transient(LandonceError):
 
 class SourceUnavailable(Transient):
     """Kafka did not answer."""
+
+
+class RegistryUnavailable(SourceUnavailable):
+    """The schema registry did not answer."""
 
 
 class TargetUnavailable(Transient):
@@ -323,6 +329,10 @@ class BlockTooLarge(Halt):
 
 class SourceRefused(Halt):
     """Kafka refused for a reason that waiting does not fix."""
+
+
+class RegistryRefused(SourceRefused):
+    """The schema registry refused for a reason that waiting does not fix, or is not a schema registry."""
 
 
 class KeyRuleChanged(Halt):

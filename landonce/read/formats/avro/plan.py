@@ -1,0 +1,495 @@
+"""How bodies of one writer's schema become the columns of a table: decided once per schema, then run over many records.
+
+A writer's schema is resolved to a reader's by Avro's rules: fields by name or the reader's alias, defaults for fields
+that the writer lacks, promotions, symbols by name or the reader's default. Without a reader's schema the writer's is
+also the reader's. Then the table's columns are taken from the reader's fields. Whatever cannot become its column is a
+`Mismatch`: in a branch of a union only for the records that use the branch, elsewhere for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from landonce.read.formats.avro import values
+from landonce.read.formats.avro.cursor import (
+    NO_SYMBOL,
+    Body,
+    Cursor,
+    Faults,
+    branches,
+    entry_of,
+    inside,
+    items,
+    skip,
+)
+from landonce.read.formats.avro.encode import encode
+from landonce.read.formats.avro.schema import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Member,
+    Named,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    branch_name,
+    kind_of,
+)
+from landonce.read.formats.json.columns import mask_of
+from landonce.read.schema.fields import VALUE, Field, Place, Schema, folded, spelled
+
+_NULL = Primitive("null")
+
+
+class Mismatch(TypeError):
+    """These records cannot become these columns. The message is the reason of the rejects."""
+
+
+class Plan(Protocol):
+    def read(self, cursor: Cursor) -> pa.Array:
+        """The next value of each row in the column's type. Rows with a fault hold anything."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a value goes: its type, its place with the names in records, and its limits."""
+
+    place: Place
+    field: Field
+    fold_case: bool
+    where: str
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.place.type
+
+    def child(self, place: Place, field: Field, where: str) -> _Target:
+        return replace(self, place=place, field=field, where=where)
+
+
+def plan(writer: Node, reader: Node | None, schema: Schema) -> Plan:
+    """Raises `Mismatch`."""
+    row = pa.struct(list(schema.arrow))
+    # The row is a struct whose parts have their own limits.
+    top = _Target(Place("", row, False, (), schema.places()), Field("", row, inner=schema.fields), schema.fold_case, "")
+    return _Required(_plan(writer, reader or writer, top), "")
+
+
+def _plan(writer: Node, reader: Node, to: _Target) -> Plan:
+    if isinstance(writer, Union):
+        return _Branches(tuple(_branch(each, reader, to) for each in writer.branches), to)
+    if isinstance(reader, Union):
+        return _into_union(writer, reader, to)
+    if isinstance(writer, Primitive) and writer == reader == _NULL:
+        return _Nulls(to.type)
+    if isinstance(writer, Record) and isinstance(reader, Record) and _named_alike(writer, reader):
+        return _record(writer, reader, to)
+    if isinstance(writer, Array) and isinstance(reader, Array):
+        if not pt.is_list(to.type):
+            raise _unfit(reader, to)
+        inner = to.child(to.place.inside[0], to.field, f"{to.where}[]")
+        item = _plan(writer.items, reader.items, inner)
+        return _List(item if to.type.value_field.nullable else _Required(item, inner.where), writer, to)
+    if isinstance(writer, Map) and isinstance(reader, Map):
+        return _map(writer, reader, to)
+    if isinstance(writer, Primitive | Fixed | Enum) and isinstance(reader, Primitive | Fixed | Enum):
+        return _leaf(writer, reader, to)
+    raise _unresolved(writer, reader, to)
+
+
+def _branch(writer: Node, reader: Node, to: _Target) -> Plan:
+    try:
+        return _plan(writer, reader, to)
+    except Mismatch as error:
+        return _Never(str(error), writer, to.type)
+
+
+def _into_union(writer: Node, reader: Union, to: _Target) -> Plan:
+    """The first branch of the same type, or else the first that the value can be promoted to."""
+    same = [each for each in reader.branches if kind_of(each) == kind_of(writer) and _named_alike(writer, each)]
+    others = [each for each in reader.branches if each not in same]
+    tagged = is_tagged(reader, to.type)
+    first: Mismatch | None = None
+    for each in [*same, *others]:
+        try:
+            if not tagged or each == _NULL:
+                return _plan(writer, each, to)
+            return _tag(writer, each, to)
+        except Mismatch as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def is_tagged(union: Union, type_: pa.DataType) -> bool:
+    """Whether a column is a struct with one field for each type of the union, as in Avro's JSON."""
+    names = {branch_name(each) for each in union.branches if each != _NULL}
+    return bool(pt.is_struct(type_)) and len(names) > 1 and all(child.name in names for child in type_)
+
+
+def _tag(writer: Node, reader: Node, to: _Target) -> Plan:
+    name = branch_name(reader)
+    for at, each in enumerate(to.place.inside):
+        if each.name == name:
+            part = to.child(each, to.field.inside(name), inside(to.where, name))
+            return _Tagged(_plan(writer, reader, part), at, to.type)
+    raise Mismatch(f"field {to.where!r} is {_spelled(reader)}, which {spelled(to.type)} has no field for")
+
+
+def _named_alike(writer: Node, reader: Node) -> bool:
+    if not isinstance(writer, Named) or not isinstance(reader, Named):
+        return True
+    names = {each.rpartition(".")[2] for each in (reader.name, *reader.aliases)}
+    return writer.name.rpartition(".")[2] in names
+
+
+def _unresolved(writer: Node, reader: Node, to: _Target) -> Mismatch:
+    what = f"field {to.where!r}" if to.where else "the record"
+    return Mismatch(f"{what} is {_spelled(writer)} in its own schema, and {_spelled(reader)} in the reader's")
+
+
+def _unfit(node: Node, to: _Target) -> Mismatch:
+    what = f"field {to.where!r}" if to.where else "the record"
+    target = spelled(to.type) if to.where else "not a record"
+    return Mismatch(
+        f"{what} is {_spelled(node)} in the Avro schema, " + (f"the column {target}" if to.where else target)
+    )
+
+
+def _spelled(node: Node) -> str:
+    name = kind_of(node)
+    logical = node.logical if isinstance(node, Primitive | Fixed) else None
+    word = f"{name} ({logical.name})" if logical is not None else name
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {word}" if name not in ("bytes", "null") else word
+
+
+# Single values
+
+
+def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> Plan:
+    if isinstance(writer, Enum) and isinstance(reader, Enum):
+        return _enum(writer, reader, to)
+    if isinstance(reader, Fixed) and isinstance(writer, Fixed):
+        if writer.size != reader.size or not _named_alike(writer, reader):
+            raise _unresolved(writer, reader, to)
+    elif (
+        isinstance(reader, Primitive)
+        and reader.logical is not None
+        and reader.logical.name == "uuid"
+        and pt.is_string(to.type)
+    ):
+        reader = writer = Primitive("string")  # as it is written
+    promoted = values.promotion(writer, reader)
+    if promoted is None:
+        raise _unresolved(writer, reader, to)
+    made = values.conversion(values.meaning(reader), to.field, to.type)
+    if made is None and isinstance(reader, Fixed):  # the bytes themselves
+        plain = replace(reader, logical=None)
+        made, writer, promoted = values.conversion(values.meaning(plain), to.field, to.type), plain, values.same
+    if made is None:
+        raise _unfit(reader, to)
+    return _Leaf(writer, promoted, made, to)
+
+
+def _enum(writer: Enum, reader: Enum, to: _Target) -> Plan:
+    made = values.conversion(pa.string(), to.field, to.type) if pt.is_string(to.type) else None
+    if not _named_alike(writer, reader):
+        raise _unresolved(writer, reader, to)
+    if made is None:
+        raise _unfit(reader, to)
+    known = tuple(each if each in reader.symbols else reader.default for each in writer.symbols)
+    return _Symbols(writer, known, to)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    node: values.Leaf
+    promoted: values.Convert
+    converted: values.Convert
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        to = self.to
+        found = values.read(self.node, cursor, to.where)
+        made = self.converted(self.promoted(found))
+        if made.null_count > found.null_count:
+            lost = mask_of(made.is_null()) & ~mask_of(found.is_null())
+            cursor.fail(lost, to.where, values.misfit(to.type))
+        values.limits(made, to.type, to.field, cursor, to.where)
+        return made
+
+
+@dataclass(frozen=True)
+class _Symbols:
+    writer: Enum
+    known: tuple[str | None, ...]
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = values.read(
+            replace(self.writer, symbols=tuple(map(str, range(len(self.known))))), cursor, self.to.where
+        )
+        made = pa.array(self.known, pa.string()).take(found.cast(pa.int64()))
+        if None in self.known:
+            cursor.fail(mask_of(made.is_null()), self.to.where, NO_SYMBOL)
+        values.limits(made, self.to.type, self.to.field, cursor, self.to.where)
+        return made
+
+
+@dataclass(frozen=True)
+class _Nulls:
+    type: pa.DataType
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return pa.nulls(len(cursor), self.type)
+
+
+# Records
+
+
+def _record(writer: Record, reader: Record, to: _Target) -> Plan:
+    if not pt.is_struct(to.type):
+        raise _unfit(reader, to)
+    slots = _slots(reader, to)
+    steps: list[_Step] = []
+    filled: set[str] = set()
+    for member in writer.fields:
+        of_reader = _reader_member(member, reader)
+        slot = slots.get(of_reader.name) if of_reader is not None else None
+        if of_reader is None or slot is None:
+            steps.append(_Step(member, None, -1))
+            continue
+        at, target = slot
+        if of_reader.name in filled:
+            raise Mismatch(f"field {target.where!r} has two names in the Avro schema")
+        filled.add(of_reader.name)
+        steps.append(_Step(member, _required(_plan(member.type, of_reader.type, target), target), at))
+    missing: dict[int, Plan] = {}
+    for name, (at, target) in slots.items():
+        if name not in filled:
+            missing[at] = _default(next(each for each in reader.fields if each.name == name), target)
+    for at, place in enumerate(to.place.inside):
+        if at not in missing and all(step.slot != at for step in steps):
+            if not place.nullable:
+                raise Mismatch(f"missing required field {inside(to.where, place.name)!r}")
+            missing[at] = _Nulls(place.type)
+    return _Struct(tuple(steps), tuple(missing.items()), to)
+
+
+def _required(made: Plan, target: _Target) -> Plan:
+    return made if target.place.nullable else _Required(made, target.where)
+
+
+def _slots(reader: Record, to: _Target) -> dict[str, tuple[int, _Target]]:
+    """By the reader's field: the number of its column, and the column."""
+    names = {folded(name, to.fold_case): at for at, place in enumerate(to.place.inside) for name in place.names}
+    slots: dict[str, tuple[int, _Target]] = {}
+    taken: set[int] = set()
+    for member in reader.fields:
+        at = names.get(folded(member.name, to.fold_case))
+        if at is None:
+            continue
+        place = to.place.inside[at]
+        where = inside(to.where, place.name)
+        if at in taken:
+            raise Mismatch(f"field {where!r} has two names in the Avro schema")
+        taken.add(at)
+        slots[member.name] = at, to.child(place, to.field.inside(place.name), where)
+    return slots
+
+
+def _reader_member(member: Member, reader: Record) -> Member | None:
+    for each in reader.fields:
+        if each.name == member.name:
+            return each
+    return next((each for each in reader.fields if member.name in each.aliases), None)
+
+
+def _default(member: Member, target: _Target) -> Plan:
+    """The reader's default, encoded and decoded once: it goes the same way as any other value."""
+    if member.default is NO_DEFAULT:
+        if not target.place.nullable:
+            raise Mismatch(f"missing required field {target.where!r}")
+        return _Nulls(target.type)
+    node = member.type
+    try:
+        body = encode(node, member.default)
+    except ValueError:
+        raise Mismatch(f"the default of field {target.where!r} does not fit its type in the Avro schema") from None
+    made = _required(_plan(node, node, target), target)
+    where, start, end = Body.of(pa.array([body], pa.binary()))
+    faults = Faults()
+    found = made.read(Cursor(where, start, end, np.zeros(1, np.int64), faults))
+    if faults.reasons:
+        raise Mismatch(f"the default of {faults.reasons[0]}")
+    return _Constant(found)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    value: pa.Array
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return self.value.take(pa.array(np.zeros(len(cursor), np.int64)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A field of the writer, in its order. Without a plan, no column wants it."""
+
+    member: Member
+    plan: Plan | None
+    slot: int
+
+
+@dataclass(frozen=True)
+class _Struct:
+    steps: tuple[_Step, ...]
+    missing: tuple[tuple[int, Plan], ...]
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        columns: dict[int, pa.Array] = {}
+        for each in self.steps:
+            if each.plan is None:
+                skip(each.member.type, cursor, inside(self.to.where, each.member.name))
+            else:
+                columns[each.slot] = each.plan.read(cursor)
+        for slot, made in self.missing:
+            columns[slot] = made.read(cursor)
+        fields = list(self.to.type)
+        return pa.StructArray.from_arrays([columns[at] for at in range(len(fields))], fields=fields)
+
+
+@dataclass(frozen=True)
+class _Required:
+    """A place that must not be null."""
+
+    plan: Plan
+    where: str
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = self.plan.read(cursor)
+        if found.null_count:
+            problem = (
+                "holds a null" if "[]" in self.where or "." in self.where else "is null, and the column must not be"
+            )
+            cursor.fail(mask_of(found.is_null()), self.where, problem)
+        return found
+
+
+# Arrays, maps and unions
+
+
+@dataclass(frozen=True)
+class _List:
+    item: Plan
+    writer: Array
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        counts, inner = items(self.writer.items, cursor, self.to.where)
+        return pa.ListArray.from_arrays(_offsets(counts), self.item.read(inner), type=self.to.type)
+
+
+def _offsets(counts: Any) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+
+
+def _map(writer: Map, reader: Map, to: _Target) -> Plan:
+    if not pt.is_map(to.type):
+        raise _unfit(reader, to)
+    key_place = Place("key", to.type.key_type, False, ())
+    key = _leaf(Primitive("string"), Primitive("string"), to.child(key_place, to.field, f"{to.where}.key"))
+    inner = to.child(to.place.inside[0], to.field, f"{to.where}.{VALUE}")
+    value = _plan(writer.values, reader.values, inner)
+    return _MapOf(key, value if to.type.item_field.nullable else _Required(value, inner.where), writer, to)
+
+
+@dataclass(frozen=True)
+class _MapOf:
+    key: Plan
+    value: Plan
+    writer: Map
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        counts, inner = items(entry_of(self.writer), cursor, self.to.where)
+        keys = self.key.read(inner)
+        found = self.value.read(inner)
+        self._refuse_repeated(keys, counts, cursor)
+        if keys.null_count:  # of failed records
+            keys = keys.fill_null(pa.scalar("", pa.string()).cast(keys.type)) if pt.is_string(keys.type) else keys
+        return pa.MapArray.from_arrays(_offsets(counts), keys, found, type=self.to.type)
+
+    def _refuse_repeated(self, keys: pa.Array, counts: Any, cursor: Cursor) -> None:
+        """Avro does not forbid to write a key twice; no table holds it."""
+        plain = keys.storage if hasattr(keys, "storage") else keys
+        codes = plain.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        order = np.lexsort((codes, owner))
+        again = (np.diff(codes[order]) == 0) & (np.diff(owner[order]) == 0)
+        if again.any():
+            rows = np.zeros(len(counts), np.bool_)
+            rows[owner[order][1:][again]] = True
+            cursor.fail(rows, self.to.where, "holds a key twice")
+
+
+@dataclass(frozen=True)
+class _Branches:
+    plans: tuple[Plan, ...]
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        order, parts = [], []
+        for at, rows in branches(len(self.plans), cursor, self.to.where):
+            if len(rows) == len(cursor):
+                return self.plans[at].read(cursor)
+            part = cursor.part(rows)
+            found = self.plans[at].read(part)
+            cursor.put(rows, part)
+            if not isinstance(self.plans[at], _Nulls):
+                order.append(rows)
+                parts.append(found)
+        if not parts:
+            return pa.nulls(len(cursor), self.to.type)
+        index = np.full(len(cursor), -1, np.int64)
+        rows = np.concatenate(order)
+        index[rows] = np.arange(len(rows))
+        joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return joined.take(pa.array(index, mask=index < 0))
+
+
+@dataclass(frozen=True)
+class _Tagged:
+    plan: Plan
+    at: int
+    type: pa.DataType
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = self.plan.read(cursor)
+        columns = [found if at == self.at else pa.nulls(len(found), each.type) for at, each in enumerate(self.type)]
+        return pa.StructArray.from_arrays(columns, fields=list(self.type))
+
+
+@dataclass(frozen=True)
+class _Never:
+    """A branch that no column can hold: the records that use it are rejected."""
+
+    reason: str
+    writer: Node
+    type: pa.DataType
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        for record in cursor.record.tolist():
+            cursor.faults.reasons.setdefault(record, self.reason)
+        skip(self.writer, cursor, "")
+        return pa.nulls(len(cursor), self.type)

@@ -1,0 +1,297 @@
+"""Avro schemas as plain values: parsed from their JSON, with every name resolved. Pure.
+
+A schema that contains itself is refused: a table has no column of unlimited depth. Unknown logical types are ignored,
+as Avro's specification demands, and so are those that do not fit their type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+_LOGICAL = {
+    "int": {"date", "time-millis"},
+    "long": {
+        "time-micros",
+        *(f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
+    },
+    "string": {"uuid"},
+}
+_WIDEST_DECIMAL = 76
+NO_DEFAULT = object()
+
+
+class BadSchema(ValueError):
+    """The text is not a schema that landonce can decode by. The message says why, without the schema's text."""
+
+
+@dataclass(frozen=True)
+class Logical:
+    """The meaning of a primitive or fixed type."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True)
+class Primitive:
+    kind: str
+    logical: Logical | None = None
+
+
+@dataclass(frozen=True)
+class Fixed:
+    name: str
+    size: int
+    logical: Logical | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Enum:
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Array:
+    items: Node
+
+
+@dataclass(frozen=True)
+class Map:
+    values: Node
+
+
+@dataclass(frozen=True)
+class Member:
+    """A field of a record."""
+
+    name: str
+    type: Node
+    aliases: tuple[str, ...] = ()
+    default: Any = field(default=NO_DEFAULT, compare=False)
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    fields: tuple[Member, ...]
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Union:
+    branches: tuple[Node, ...]
+
+
+Node = Primitive | Fixed | Enum | Array | Map | Record | Union
+Named = Fixed | Enum | Record
+
+
+def kind_of(node: Node) -> str:
+    """Avro's word for the type."""
+    return node.kind if isinstance(node, Primitive) else type(node).__name__.lower()
+
+
+def branch_name(node: Node) -> str:
+    """The name of a branch of a union, as Avro's JSON writes it, without its namespace."""
+    return node.name.rpartition(".")[2] if isinstance(node, Named) else kind_of(node)
+
+
+def parse(text: str, referenced: Iterable[str] = ()) -> Node:
+    """The schema of this JSON text. `referenced`: texts of schemas whose names it uses, in the order of their dependencies."""
+    parser = _Parser()
+    try:
+        for each in referenced:
+            parser.node(json.loads(each), "")
+        return parser.node(json.loads(text), "")
+    except RecursionError:
+        raise BadSchema("the Avro schema is nested too deeply") from None
+    except BadSchema:
+        raise
+    except ValueError:
+        raise BadSchema("the Avro schema is not JSON") from None
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, Node | None] = {}
+        """By full name. None: the type is being defined, so whoever uses it is inside it."""
+
+    def node(self, raw: Any, space: str) -> Node:
+        if isinstance(raw, str):
+            return self._by_name(raw, space)
+        if isinstance(raw, list):
+            return self._union(raw, space)
+        if not isinstance(raw, dict) or "type" not in raw:
+            raise BadSchema("a type of the Avro schema is neither a name, nor a list, nor an object with `type`")
+        kind = raw["type"]
+        if not isinstance(kind, str):
+            return self.node(kind, space)
+        if kind in PRIMITIVES:
+            return Primitive(kind, _logical(raw, kind))
+        if kind == "array":
+            return Array(self.node(_need(raw, "items"), space))
+        if kind == "map":
+            return Map(self.node(_need(raw, "values"), space))
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._define(raw, kind, space)
+        return self._by_name(kind, space)
+
+    def _by_name(self, name: str, space: str) -> Node:
+        if name in PRIMITIVES:
+            return Primitive(name)
+        for full in (_full(name, space), name):
+            if full in self._named:
+                found = self._named[full]
+                if found is None:
+                    raise BadSchema(f"type {full} of the Avro schema contains itself; a table cannot hold that")
+                return found
+        raise BadSchema(f"type {_clean(name)} of the Avro schema is not defined")
+
+    def _union(self, raw: list[Any], space: str) -> Union:
+        branches = tuple(self.node(each, space) for each in raw)
+        names = [each.name if isinstance(each, Named) else kind_of(each) for each in branches]
+        if not branches or len(set(names)) < len(names) or "union" in names:
+            raise BadSchema("a union of the Avro schema is empty, holds a union, or holds a type twice")
+        return Union(branches)
+
+    def _define(self, raw: Mapping[str, Any], kind: str, space: str) -> Node:
+        full = _full(_need(raw, "name"), raw.get("namespace", space) or "")
+        inner = full.rpartition(".")[0]
+        if not _NAME.fullmatch(full) or full in PRIMITIVES:
+            raise BadSchema("a name of the Avro schema is not valid")
+        if full in self._named:
+            raise BadSchema(f"type {full} of the Avro schema is defined twice")
+        aliases = tuple(_full(each, inner) for each in raw.get("aliases") or ())
+        self._named[full] = None
+        made: Node
+        if kind == "enum":
+            made = _enum(raw, full, aliases)
+        elif kind == "fixed":
+            size = _need(raw, "size")
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**30:
+                raise BadSchema(f"the size of {full} in the Avro schema is not valid")
+            made = Fixed(full, size, _logical(raw, "fixed", size), aliases)
+        else:
+            made = Record(full, self._members(raw, full, inner), aliases)
+        self._named[full] = made
+        return made
+
+    def _members(self, raw: Mapping[str, Any], full: str, space: str) -> tuple[Member, ...]:
+        members = []
+        for each in _need(raw, "fields"):
+            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+                raise BadSchema(f"a field of {full} in the Avro schema has no name")
+            aliases = tuple(each.get("aliases") or ())
+            members.append(
+                Member(each["name"], self.node(_need(each, "type"), space), aliases, each.get("default", NO_DEFAULT))
+            )
+        if len({each.name for each in members}) < len(members):
+            raise BadSchema(f"{full} in the Avro schema has two fields of one name")
+        return tuple(members)
+
+
+def _enum(raw: Mapping[str, Any], full: str, aliases: tuple[str, ...]) -> Enum:
+    symbols = _need(raw, "symbols")
+    if not isinstance(symbols, list) or not all(isinstance(each, str) for each in symbols) or not symbols:
+        raise BadSchema(f"the symbols of {full} in the Avro schema are not valid")
+    if len(set(symbols)) < len(symbols):
+        raise BadSchema(f"{full} in the Avro schema has a symbol twice")
+    default = raw.get("default")
+    return Enum(full, tuple(symbols), default if default in symbols else None, aliases)
+
+
+def _need(raw: Mapping[str, Any], key: str) -> Any:
+    if key not in raw:
+        raise BadSchema(f"a type or field of the Avro schema lacks `{key}`")
+    return raw[key]
+
+
+def _full(name: Any, space: str) -> str:
+    if not isinstance(name, str) or not isinstance(space, str):
+        raise BadSchema("a name of the Avro schema is not a string")
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _clean(name: str) -> str:
+    return name if _NAME.fullmatch(name) and len(name) < 200 else "(no valid name)"
+
+
+def _logical(raw: Mapping[str, Any], kind: str, size: int = 0) -> Logical | None:
+    name = raw.get("logicalType")
+    if not isinstance(name, str):
+        return None
+    if name == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = raw.get("precision"), raw.get("scale", 0)
+        if type(precision) is not int or type(scale) is not int:
+            return None
+        room = len(str(2 ** (8 * size - 1) - 1)) - 1 if size else 0
+        widest = min(_WIDEST_DECIMAL, room) if kind == "fixed" else _WIDEST_DECIMAL
+        return Logical(name, precision, scale) if 0 <= scale <= precision and 0 < precision <= widest else None
+    if kind == "fixed":
+        return Logical(name) if (name, size) in (("uuid", 16), ("duration", 12)) else None
+    return Logical(name) if name in _LOGICAL.get(kind, ()) else None
+
+
+def fingerprint(text: str) -> bytes:
+    """The Rabin fingerprint (CRC-64-AVRO) of the schema's canonical form, in the byte order of single-object encoding."""
+    form = json.dumps(_canonical(json.loads(text), ""), separators=(",", ":"), ensure_ascii=False)
+    crc = _EMPTY
+    for byte in form.encode():
+        crc = (crc >> 8) ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc.to_bytes(8, "little")
+
+
+def _canonical(raw: Any, space: str) -> Any:
+    """Avro's Parsing Canonical Form."""
+    if isinstance(raw, str):
+        return raw if raw in PRIMITIVES else _full(raw, space)
+    if isinstance(raw, list):
+        return [_canonical(each, space) for each in raw]
+    kind = raw["type"]
+    if not isinstance(kind, str):
+        return _canonical(kind, space)
+    if kind in PRIMITIVES:
+        return kind
+    if kind == "array":
+        return {"type": "array", "items": _canonical(raw["items"], space)}
+    if kind == "map":
+        return {"type": "map", "values": _canonical(raw["values"], space)}
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _full(kind, space)
+    full = _full(raw["name"], raw.get("namespace", space) or "")
+    inner = full.rpartition(".")[0]
+    made: dict[str, Any] = {"name": full, "type": kind}
+    if kind == "enum":
+        made["symbols"] = raw["symbols"]
+    elif kind == "fixed":
+        made["size"] = int(raw["size"])
+    else:
+        made["fields"] = [{"name": each["name"], "type": _canonical(each["type"], inner)} for each in raw["fields"]]
+    return made
+
+
+_EMPTY = 0xC15D213AA4D7A795
+
+
+def _table() -> tuple[int, ...]:
+    made = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_EMPTY if crc & 1 else 0)
+        made.append(crc)
+    return tuple(made)
+
+
+_TABLE = _table()
