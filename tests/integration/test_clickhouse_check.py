@@ -121,7 +121,7 @@ def test_what_stands_beside_a_table_is_told(clickhouse: LocalClickHouse, new_tab
     make(
         clickhouse,
         table,
-        "at DateTime, m Map(String, String) DEFAULT map()",
+        "at DateTime, m Map(Float64, String) DEFAULT map()",
         rest="ORDER BY _offset TTL at + INTERVAL 1 DAY",
     )
     clickhouse.ask(f"CREATE MATERIALIZED VIEW {view} ENGINE = MergeTree ORDER BY at AS SELECT at FROM {table}")
@@ -139,7 +139,7 @@ def test_a_table_that_is_not_there(clickhouse: LocalClickHouse) -> None:
 def test_no_column_to_fill_and_columns_that_cannot_be_filled(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
     empty, odd = new_table(), new_table()
     make(clickhouse, empty, "x Int8 MATERIALIZED 1")
-    make(clickhouse, odd, "m Map(String, String)")
+    make(clickhouse, odd, "m Map(Float64, String)")
     assert "no column to fill" in refusals(sink_for(clickhouse, empty))
     assert "m: Map" in refusals(sink_for(clickhouse, odd))
 

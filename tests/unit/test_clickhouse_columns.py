@@ -67,7 +67,8 @@ def test_types_have_an_arrow_and_a_wire_type(text: str, arrow: pa.DataType, wire
 
 
 @pytest.mark.parametrize(
-    "text", ["Map(String, Int8)", "AggregateFunction(sum, Int8)", "Tuple(Int8)", "Nullable(Nothing)"]
+    "text",
+    ["Map(Bool, Int8)", "AggregateFunction(sum, Int8)", "Tuple()", "Nullable(Nothing)", "Future[3]", "Decimal(x)"],
 )
 def test_types_that_are_not_exact_are_refused(text: str) -> None:
     with pytest.raises(Unsupported):
@@ -77,6 +78,7 @@ def test_types_that_are_not_exact_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("type_", "good", "bad"),
     [
+        ("FixedString(2000)", ["", "é" * 1000], ["é" * 1000 + "a"]),
         ("FixedString(4)", ["", "abcd", "éé", "a\nb"], ["abcde", "ééa"]),
         ("UUID", ["61F0c404-5cb3-11e7-907b-a6006ad3dba0"], ["61f0c404", "61f0c404-5cb3-11e7-907b-a6006ad3dba0 "]),
         ("IPv4", ["0.0.0.0", "255.1.20.99"], ["256.0.0.1", "1.2.3", "1.2.3.4.", "01.2.3.4"]),
@@ -112,11 +114,12 @@ def test_which_columns_are_filled_and_which_are_required() -> None:
         "b": False,
         "c": False,
         "d": False,
-        "e": True,
+        "e": False,
+        "f": False,
     }
     assert structure(columns[:4]) == "`a` Int64, `b` Nullable(Int64), `c` Nullable(String), `d` Array(Int8)"
     with pytest.raises(TableUnfit, match="m: Map"):
-        schema_of([Column("m", "Map(String, String)")])
+        schema_of([Column("m", "Map(Float64, String)")])
 
 
 def test_coordinates_need_a_place() -> None:

@@ -30,10 +30,12 @@ class Field:
     ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they also
     work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal field
     accept JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected. These are
-    limits of the target: ``bounds`` are the lowest and highest value of a temporal field, in units of ``type``;
-    ``digits`` is the number of digits after the second, if it is lower than that of ``type``; ``longest`` is the
-    maximum number of characters of a string; ``without_nul`` means that a string must not contain a zero byte;
-    ``finite`` means no infinity and no NaN: JSON has neither, but an expression may return them.
+    limits of the target: ``bounds`` are the lowest and highest value of a temporal field, in units of ``type``, or of
+    the integers that a string holds as text; ``digits`` is the number of digits after the second, if it is lower than
+    that of ``type``; ``longest`` is the maximum number of characters of a string, and ``most_bytes`` of its bytes;
+    ``without_nul`` means that a string must not contain a zero byte; ``finite`` means no infinity and no NaN: JSON has
+    neither, but an expression may return them; ``bits`` are the significant bits of a float, if they are fewer than
+    those of ``type``; ``items`` is the exact number of items of a list. ``called`` names the target's type in reasons.
 
     ``aliases`` are the names of the field in records. Without aliases it is ``name``; with aliases, ``name`` counts
     only if it is one of them. ``inner_aliases`` are the aliases of what is inside, by its path from here: names of
@@ -53,11 +55,16 @@ class Field:
     longest: int | None = None
     without_nul: bool = False
     finite: bool = False
+    most_bytes: int | None = None
+    bits: int | None = None
+    items: int | None = None
+    called: str = ""
     inner: tuple[Field, ...] = ()
-    """Limits of the parts of a struct, in the field itself or in its lists, by name."""
+    """Limits of the parts of a struct, or of the key and value of a map, in the field itself or in its lists, by name:
+    of all parts or of none."""
 
     def inside(self, name: str) -> Field:
-        """The limits of a part of a struct."""
+        """The limits of a part of a struct, or of the key or value of a map."""
         return next((each for each in self.inner if each.name == name), self)
 
     def __post_init__(self) -> None:
@@ -66,9 +73,10 @@ class Field:
                 raise ValueError(f"field {self.name!r}: scale needs a timestamp or date32, not {self.type}")
             if not 0 <= self.scale <= 9:
                 raise ValueError(f"field {self.name!r}: scale must be between 0 and 9, not {self.scale}")
-        if self.bounds is not None and not pt.is_temporal(_innermost(self.type)):
-            raise ValueError(f"field {self.name!r}: bounds need a temporal type, not {self.type}")
-        if (self.allowed is not None or self.pattern is not None) and not pt.is_string(landed(_innermost(self.type))):
+        innermost = landed(_innermost(self.type))
+        if self.bounds is not None and not (pt.is_temporal(innermost) or pt.is_string(innermost)):
+            raise ValueError(f"field {self.name!r}: bounds need a temporal type or a string, not {self.type}")
+        if (self.allowed is not None or self.pattern is not None) and not pt.is_string(innermost):
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
 
     def place(self) -> Place:
@@ -95,6 +103,16 @@ class Place:
     @property
     def holds_map(self) -> bool:
         return bool(pt.is_map(self.type)) or any(each.holds_map for each in self.inside)
+
+    @property
+    def positional(self) -> bool:
+        """Whether its parts have numbers instead of names. Then a record may hold it as an array, too."""
+        names = [each.name for each in self.type] if pt.is_struct(self.type) else []
+        return bool(names) and names == [str(at) for at in range(1, len(names) + 1)]
+
+    @property
+    def holds_positional(self) -> bool:
+        return self.positional or any(each.holds_positional for each in self.inside)
 
     @property
     def holds_json(self) -> bool:
@@ -245,6 +263,7 @@ def _canonical(field: Field) -> list[Any]:
     names = [field.aliases, field.inner_aliases] if field.aliases or field.inner_aliases else []
     strings = [["strings", field.longest, field.without_nul]] if field.longest is not None or field.without_nul else []
     numbers = ["finite"] if field.finite else []
+    sizes = [field.most_bytes, field.bits, field.items]
     return [
         field.name,
         _spell(field.type),
@@ -257,6 +276,7 @@ def _canonical(field: Field) -> list[Any]:
         *names,
         *strings,
         *numbers,
+        *([["sizes", *sizes]] if sizes != [None] * 3 else []),
         *(["inner", *(_canonical(each) for each in field.inner)] if field.inner else []),
     ]
 

@@ -1,28 +1,27 @@
 """What a ClickHouse table holds, for an audit: coordinates window by window, values some thousand rows at a time. Read-only.
 
-The SQL is the audit's own. ClickHouse returns Arrow; enums, addresses and strings of fixed length come as text.
+The SQL is the audit's own. ClickHouse returns Arrow; what Arrow does not have comes as text: enums, addresses, strings of fixed length,
+times, integers of more than 64 bits. Different texts of the same value are unified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from landonce.protocol.ranges import Partition
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Schema
 from landonce.sinks.audit import LAST, Counted, Held, HeldTables, HeldValues, Piece, each_text
-from landonce.sinks.clickhouse.address import quoted
+from landonce.sinks.clickhouse.address import literal, quoted
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date
 from landonce.sinks.clickhouse.sink import ClickHouseSink
-from landonce.sinks.clickhouse.table import Table, describe
+from landonce.sinks.clickhouse.table import Column, Table, describe
 from landonce.sinks.clickhouse.types import parse_type
 from landonce.sinks.deduplicating import InsertRecipe, insert_recipe
 from landonce.sinks.parts import Parts
@@ -30,7 +29,6 @@ from landonce.sinks.run import run_of
 
 _HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64} AND _offset < {end:Int64}"
 _AT_ONCE = 20_000
-_INSIDE = ("Nullable", "LowCardinality", "Array")
 _SPELLINGS: dict[str, Callable[[str], str]] = {
     "Enum8": str,
     "Enum16": str,
@@ -38,8 +36,13 @@ _SPELLINGS: dict[str, Callable[[str], str]] = {
     "IPv4": str,
     "IPv6": lambda each: ip_address(each).exploded,
     "FixedString": lambda each: each.rstrip("\0"),
+    "Time": lambda each: _time(each),
+    "Time64": lambda each: _time(each),
+    **dict.fromkeys(("Int128", "UInt128", "Int256", "UInt256"), str),
 }
 """Types that are read as text, and how different texts of the same value are unified."""
+_READ_AS = {**dict.fromkeys(_SPELLINGS, "String"), "BFloat16": "Float32"}
+"""What Arrow does not have, or not all of it, is read as another type."""
 
 
 def held(parts: Parts, sink: ClickHouseSink) -> ClickHouseTables:
@@ -142,47 +145,84 @@ class ClickHouseValues(HeldValues):
         self._columns = {each.name: each for each in rows.table.columns}
 
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        listed = [f"{_expression(self._columns[name].type, quoted(name))} AS {quoted(name)}" for name in names]
+        listed = [f"{self._value(self._columns[name])} AS {quoted(name)}" for name in names]
         columns = ", ".join([*listed, "toInt64(_offset) AS _offset"])
         for low in range(first, end, _AT_ONCE):
             found = self._rows.select(partition, low, min(low + _AT_ONCE, end), columns, "ORDER BY _offset")
             if not found.num_rows:
                 continue
             for at, name in enumerate(found.column_names):
-                if name in self._columns and _leaf(self._columns[name].type) in _SPELLINGS:
-                    found = found.set_column(at, name, self._spell(name, found.column(name).combine_chunks()))
+                if name in self._columns:
+                    values = _unified(found.column(name).combine_chunks(), self._columns[name].type)
+                    found = found.set_column(at, name, values)
             yield Piece(found)
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
-        if pt.is_list(expected.type) and expected.null_count:
-            expected = pc.coalesce(expected, pa.scalar([], expected.type))
-        return self._spell(name, expected)
+        column = self._columns[name]
+        if column.empty_default and expected.null_count:
+            absent = expected.is_null().to_numpy(zero_copy_only=False)
+            rows = np.where(absent, len(expected), np.arange(len(expected)))
+            expected = pa.concat_arrays([expected, pa.array([[]], expected.type)]).take(pa.array(rows))
+        return _unified(expected, column.type)
 
     def filled(self, name: str) -> bool:
         column = self._columns[name]
         return bool(column.default_kind) and not column.mapped.nullable
 
-    def _spell(self, name: str, array: pa.Array) -> pa.Array:
-        spell = _SPELLINGS.get(_leaf(self._columns[name].type))
-        return each_text(array, spell) if spell is not None else array
+    @staticmethod
+    def _value(column: Column) -> str:
+        """The SQL that reads a column. The cast is on the whole column, so it also reaches what is inside."""
+        read_as = _read_as(column.type)
+        return column.value if read_as == column.type else f"CAST({column.value}, {literal(read_as)})"
 
 
-def _leaf(type_: str) -> str:
-    """The element type of arrays."""
+def _read_as(type_: str) -> str:
+    """The type in which a column is read."""
     parsed = parse_type(type_)
-    while parsed.name in _INSIDE:
-        parsed = parsed.inner
-    return parsed.name
+    if parsed.name in _READ_AS:
+        return _READ_AS[parsed.name]
+    if parsed.name.startswith("Interval"):
+        return "Int64"
+    if parsed.name in ("LowCardinality", "SimpleAggregateFunction"):
+        return _read_as(parsed.arguments[-1])
+    if parsed.name == "QBit":
+        return f"Array({_read_as(parsed.arguments[0])})"
+    if parsed.name in ("Nullable", "Array", "Map"):
+        return f"{parsed.name}({', '.join(map(_read_as, parsed.arguments))})"
+    if parsed.name in ("Tuple", "Nested"):
+        elements = [f"{quoted(name)} {_read_as(each)}" if name else _read_as(each) for name, each in parsed.elements()]
+        inner = f"Tuple({', '.join(elements)})"
+        return inner if parsed.name == "Tuple" else f"Array({inner})"
+    return type_
 
 
-def _expression(type_: str, what: str, depth: int = 0) -> str:
-    """The SQL that reads a column. Types that are read as text do not occur inside tuples."""
-    if _leaf(type_) not in _SPELLINGS:
-        return what
+def _unified(array: pa.Array, type_: str) -> pa.Array:
+    """The same values with every text in one spelling. `type_`: of the column."""
     parsed = parse_type(type_)
-    while parsed.name in ("Nullable", "LowCardinality"):
-        parsed = parsed.inner
-    if parsed.name != "Array":
-        return f"toString({what})"
-    item = f"x{depth}"
-    return f"arrayMap({item} -> {_expression(str(parsed.inner), item, depth + 1)}, {what})"
+    while parsed.name in ("Nullable", "LowCardinality", "SimpleAggregateFunction"):
+        parsed = parse_type(parsed.arguments[-1])
+    if parsed.name in _SPELLINGS:
+        return each_text(array, _SPELLINGS[parsed.name])
+    if parsed.name not in ("Array", "Map", "Nested", "Tuple"):
+        return array
+    array = pa.concat_arrays([array, array.slice(0, 0)]) if array.offset else array
+    mask = array.is_null() if array.null_count else None
+    if parsed.name == "Map":
+        keys, values = (
+            _unified(part, of) for part, of in zip((array.keys, array.items), parsed.arguments, strict=True)
+        )
+        return pa.MapArray.from_arrays(array.offsets, keys, values, mask=mask)
+    if parsed.name == "Array":
+        return pa.ListArray.from_arrays(array.offsets, _unified(array.values, parsed.arguments[0]), mask=mask)
+    if parsed.name == "Nested":
+        inner = str(replace(parsed, name="Tuple"))
+        return pa.ListArray.from_arrays(array.offsets, _unified(array.values, inner), mask=mask)
+    children = [_unified(array.field(at), each) for at, (_, each) in enumerate(parsed.elements())]
+    return pa.StructArray.from_arrays(children, [each.name for each in array.type], mask=mask)
+
+
+def _time(text: str) -> str:
+    """Without the zeros at the end of a fraction, and without the sign of a zero."""
+    whole, _, fraction = text.partition(".")
+    short = f"{whole}.{fraction.rstrip('0')}".rstrip(".")
+    return short.removeprefix("-") if not short.strip("-0:") else short

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence
-from landonce.sinks.clickhouse.address import TableName, literal, quoted
+from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.table import COORDINATE_TYPES, Column, Table, fitted, key_columns, rows_in, tables_of
+from landonce.sinks.clickhouse.table import COORDINATE_TYPES, Table, as_inserted, fitted, key_columns, tables_of
 from landonce.sinks.contract import COORDINATES, Probe
 
 _RANGES_PER_QUESTION = 500
@@ -90,23 +90,10 @@ def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table)
     sent = [each for each in columns if each.name in missing.column_names and not each.computed] or [
         each for each in table.columns if each.name in COORDINATES
     ]
-    source = rows_in(sent)
-    for each in columns:
-        source = f"(SELECT {_as_inserted(each, each in sent)} FROM {source})"  # noqa: S608
+    source = as_inserted(columns, sent)
     sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {source}"  # noqa: S608
     rows = tables_of(fitted(missing, sent, table.name), sent)
     return set(connection.ask(sql, rows=rows).column(0).to_pylist())
-
-
-def _as_inserted(column: Column, sent: bool) -> str:
-    """All columns so far, and this one with the value that an insert would give it."""
-    name, type_ = quoted(column.name), literal(column.type)
-    default = column.default or f"defaultValueOfTypeName({type_})"
-    if not sent:
-        return f"*, CAST({default}, {type_}) AS {name}"
-    if column.wire.startswith("Nullable(") and not column.type.startswith(("Nullable(", "LowCardinality(Nullable(")):
-        return f"* REPLACE (CAST(ifNull({name}, {default}), {type_}) AS {name})"
-    return f"* REPLACE (CAST({name}, {type_}) AS {name})"
 
 
 # Coordinates as SQL, and as numbers: within the ranges of a block every coordinate has one number, which is where its partition begins in a

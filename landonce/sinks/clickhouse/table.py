@@ -2,7 +2,11 @@
 
 Columns are matched by name, never by position. A column that ClickHouse computes (MATERIALIZED, ALIAS, EPHEMERAL) is never sent; nor is one
 with a DEFAULT whose type cannot be decoded exactly. A NULL for a column with a DEFAULT that is not Nullable takes the default. For a Nullable
-column it is a NULL.
+column it is a NULL. ClickHouse itself replaces NULLs by the default, but an Array, Map or Tuple has no NULL: such a column is sent as a list
+of one value or none, and the statement replaces an empty one by the default. So is a Nullable(Tuple): ClickHouse would convert what is inside
+of a NULL.
+
+The columns `n.a`, `n.b` of a Nested are one column `n` here, whose values are lists of objects.
 
 Rows are sent as one Arrow record batch, because ClickHouse makes one block of one batch. A value that does not fit exactly is refused by name.
 The names and types of a table that is sent along may take at most 128 KiB, so very many columns are sent as several tables, side by side.
@@ -17,12 +21,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.read.formats.json.columns import fit
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Field, Schema, landed
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
 from landonce.sinks.clickhouse.types import (
@@ -31,6 +36,7 @@ from landonce.sinks.clickhouse.types import (
     column_type,
     instead_of,
     map_type,
+    parse_type,
     split_list,
     unfit,
     unquote,
@@ -77,6 +83,8 @@ class Column:
     default_kind: str = ""
     default: str = ""
     in_partition_key: bool = False
+    parts: tuple[str, ...] = ()
+    """The columns that are this one in the table, if it is a Nested."""
 
     @property
     def computed(self) -> bool:
@@ -103,17 +111,41 @@ class Column:
     @property
     def optional(self) -> bool:
         """Whether a row may come without it."""
-        if pa.types.is_list(self.mapped.arrow):
-            return self.default.replace(" ", "") in ("[]", f"CAST([],'{self.type}')".replace(" ", ""))
-        return self.mapped.nullable or (bool(self.default_kind) and not pa.types.is_nested(self.mapped.arrow))
+        return self.mapped.nullable or bool(self.default_kind)
+
+    @property
+    def empty_default(self) -> bool:
+        """Whether its DEFAULT is an empty Array or Map: what ClickHouse makes of a NULL by itself."""
+        return self.default.replace(" ", "") in (
+            each for empty in ("[]", "map()") for each in (empty, f"CAST({empty},'{self.type}')".replace(" ", ""))
+        )
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether it is sent as a list of one value or none."""
+        return self.optional and pa.types.is_nested(self.mapped.arrow) and not self.empty_default
 
     @property
     def wire(self) -> str:
         """The type in which it is sent."""
         mapped = self.mapped
+        if self.wrapped:
+            return f"Array({mapped.wire})"
         if self.optional and not mapped.nullable and not pa.types.is_nested(mapped.arrow):
             return f"Nullable({mapped.wire})"
         return mapped.wire
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """What an insert fills: the columns of the table, and what the sent rows hold for each."""
+        if not self.parts:
+            return {self.name: quoted(self.name)}
+        return {part: f"arrayMap(x -> x.{at}, {quoted(self.name)})" for at, part in enumerate(self.parts, 1)}
+
+    @property
+    def value(self) -> str:
+        """The SQL that reads it from the table."""
+        return f"arrayZip({', '.join(map(quoted, self.parts))})" if self.parts else quoted(self.name)
 
     def field(self) -> Field:
         """What a decoder must produce for this column."""
@@ -129,6 +161,10 @@ def _field(name: str, mapped: Mapped, *, required: bool, nested: bool = False) -
         pattern=mapped.pattern,
         bounds=mapped.bounds,
         digits=mapped.digits,
+        most_bytes=mapped.most_bytes,
+        bits=mapped.bits,
+        items=mapped.items,
+        called=mapped.called,
         scale=None if nested else mapped.scale,
         inner=tuple(_field(part, each, required=not each.nullable, nested=True) for part, each in mapped.inner),
     )
@@ -195,10 +231,41 @@ def describe(connection: Connection, name: TableName) -> Table:
             command="create it, or set `create: true` in {file}; or grant SELECT and INSERT on it",
         )
     (described,) = connection.ask(_DESCRIBED, asked).to_pylist()
-    columns = [Column(*values) for values in (each.values() for each in described["columns"])]
+    columns = with_nested([Column(*values) for values in (each.values() for each in described["columns"])])
     (row,) = found
-    return Table(
-        name=name, **{**row, "views": tuple(sorted(row["views"]))}, columns=tuple(columns), shape=described["shape"]
+    return Table(name=name, **{**row, "views": tuple(sorted(row["views"]))}, columns=columns, shape=described["shape"])
+
+
+def with_nested(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns, with one in the place of the parts of each Nested."""
+    names_taken = {each.name for each in columns}
+    parts: dict[str, list[Column]] = {}
+    for each in columns:
+        outer = each.name.partition(".")[0]
+        if _is_part(each) and outer not in names_taken and not (each.computed or each.left_out):
+            parts.setdefault(outer, []).append(each)
+    first = {some[0].name: _nested(outer, some) for outer, some in parts.items()}
+    others = {each.name for some in parts.values() for each in some[1:]}
+    return tuple(first.get(each.name, each) for each in columns if each.name not in others)
+
+
+def _is_part(column: Column) -> bool:
+    """Whether ClickHouse takes it for a part of a Nested, whose arrays must have equal lengths."""
+    outer, dot, inner = column.name.partition(".")
+    return bool(outer and dot and inner) and column.type.startswith("Array(")
+
+
+def _nested(name: str, parts: Sequence[Column]) -> Column:
+    elements = [f"{quoted(each.name.partition('.')[2])} {parse_type(each.type).arguments[0]}" for each in parts]
+    kind, default = "", ""
+    if all(each.default_kind for each in parts):
+        defaults = [f"CAST({each.default}, {literal(each.type)})" for each in parts]
+        kind, default = "DEFAULT", f"arrayZip({', '.join(defaults)})"
+    if all(each.empty_default for each in parts):
+        default = "[]"
+    in_key = any(each.in_partition_key for each in parts)
+    return Column(
+        name, f"Array(Tuple({', '.join(elements)}))", kind, default, in_key, tuple(each.name for each in parts)
     )
 
 
@@ -216,6 +283,11 @@ def words(expression: str) -> frozenset[str]:
 def key_columns(table: Table) -> tuple[Column, ...]:
     """The columns that decide on the table partition, directly or through default expressions. Each comes after those that its own
     expression names."""
+    return _with_named(table, [each for each in table.columns if each.in_partition_key])
+
+
+def _with_named(table: Table, start: Iterable[Column]) -> tuple[Column, ...]:
+    """These columns, and those that their default expressions name, each after those that its own expression names."""
     columns = {each.name: each for each in table.columns}
     ordered: dict[str, Column] = {}
     entered: set[str] = set()
@@ -229,16 +301,15 @@ def key_columns(table: Table) -> tuple[Column, ...]:
                 enter(columns[word])
         ordered[column.name] = column
 
-    for each in table.columns:
-        if each.in_partition_key:
-            enter(each)
+    for each in start:
+        enter(each)
     return tuple(ordered.values())
 
 
 def filled(columns: Iterable[Column]) -> tuple[Column, ...]:
     """The columns that records fill. Raises `TableUnfit` with every column that they cannot fill."""
     mine = [each for each in columns if not (each.computed or each.left_out or each.name in COORDINATES)]
-    reasons = [(each.name, "part of a Nested column" if "." in each.name else each.unsupported) for each in mine]
+    reasons = [(each.name, "part of a Nested column" if _is_part(each) else each.unsupported) for each in mine]
     bad = [f"{name}: {why}" for name, why in reasons if why]
     if bad:
         raise TableUnfit(
@@ -273,8 +344,33 @@ def structure(columns: Iterable[Column]) -> str:
     return ", ".join(f"{quoted(each.name)} {each.wire}" for each in columns)
 
 
-def names(columns: Iterable[Column]) -> str:
-    return ", ".join(quoted(each.name) for each in columns)
+def sent_rows(table: Table, columns: Sequence[Column]) -> str:
+    """The FROM clause of an insert: the sent rows, with defaults for columns that are sent as lists of one value or none."""
+    return as_inserted(_with_named(table, [each for each in columns if each.wrapped]), columns)
+
+
+def as_inserted(columns: Iterable[Column], sent: Sequence[Column]) -> str:
+    """The sent rows, in which these columns have the values that an insert would give them."""
+    source = rows_in(sent)
+    for each in columns:
+        source = f"(SELECT {_as_inserted(each, each in sent)} FROM {source})"  # noqa: S608
+    return source
+
+
+def _as_inserted(column: Column, sent: bool) -> str:
+    """All columns so far, and this one with the value that an insert would give it."""
+    name, type_ = quoted(column.name), literal(column.type)
+    default = column.default or f"defaultValueOfTypeName({type_})"
+    if not sent:
+        return f"*, CAST({default}, {type_}) AS {name}"
+    if column.wrapped:
+        given = f"CAST({name}, {literal(f'Array({column.type})')})[1]"  # of an empty list, nothing is converted
+        if column.mapped.nullable:
+            return f"* REPLACE ({given} AS {name})"
+        return f"* REPLACE (if(empty({name}), CAST({default}, {type_}), {given}) AS {name})"
+    if column.wire.startswith("Nullable(") and not column.mapped.nullable:
+        return f"* REPLACE (CAST(ifNull({name}, {default}), {type_}) AS {name})"
+    return f"* REPLACE (CAST({name}, {type_}) AS {name})"
 
 
 # Rows as they are sent.
@@ -320,13 +416,34 @@ def _side_by_side(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
 
 
 def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
-    """Values fit already, unless the table was altered since they were decoded: then they are checked again here. Strings are not checked:
-    ClickHouse itself refuses one that is no value of an Enum, a UUID, an address or a FixedString."""
     values = rows.column(column.name).combine_chunks()
     if column.name in COORDINATES:
         return values.cast(COORDINATE_TYPES[column.name])
+    values = _checked(rows, column, table, values)
+    if "Nullable(Tuple(" in column.wire:
+        values = values.cast(_nullable_inside(values.type))
+    if not column.wrapped:
+        return values
+    offsets = np.concatenate(([0], np.cumsum(values.is_valid().to_numpy(zero_copy_only=False))))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values.drop_null())
+
+
+def _nullable_inside(type_: pa.DataType) -> pa.DataType:
+    """A NULL object has NULLs inside, also where an object must have none."""
+    if pa.types.is_list(type_):
+        return pa.list_(_nullable_inside(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, _nullable_inside(type_.item_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(each.name, _nullable_inside(each.type)) for each in type_])
+    return type_
+
+
+def _checked(rows: pa.Table, column: Column, table: TableName, values: pa.Array) -> pa.Array:
+    """Values fit already, unless the table was altered since they were decoded: then they are checked again here. Strings are not checked
+    where ClickHouse itself refuses one that is no value of the type: Enum, UUID, addresses, FixedString."""
     absent = values.null_count > 0 and not column.optional
-    if not absent and values.type == column.mapped.arrow and not column.mapped.limited:
+    if not absent and values.type == landed(column.mapped.arrow) and not column.mapped.checked_again:
         return values
     try:
         values, faults = fit(values, column.field())

@@ -2,20 +2,29 @@
 
 There are three types for a column: what a decoder must produce (`arrow`), the type in which values are sent (`wire`), and the
 column's own type, to which ClickHouse converts the wire type. A type that Arrow cannot hold exactly is refused by name; values are
-never approximated.
+never approximated. ClickHouse must never convert a value that was not checked before: it clips, wraps and truncates.
 
     ClickHouse                      Arrow                                    wire
     ──────────────────────────────  ───────────────────────────────────────  ────────────────────
     Bool, (U)Int8..64, Float32/64   bool, (u)int8..64, float, double         the same
+    (U)Int128, (U)Int256            JSON text of an integer                  String
+    BFloat16                        float with 8 significant bits            Float32
+    Interval…                       int64                                    Int64
     String                          string                                   String
     FixedString(n)                  string of at most n bytes                String
     Enum8/16, UUID, IPv4, IPv6      string, of a closed set or a pattern     String
+    Time, Time64(p)                 string of a pattern                      String
     Date, Date32                    date32                                   the same
     DateTime, DateTime64(p)         timestamp of the next finer unit, UTC    the same
     Decimal(p, s)                   decimal128 up to 38 digits, else 256     the same
-    Array(T)                        list of T                                Array(wire of T)
+    Array(T), QBit(T, n)            list of T                                Array(wire of T)
+    Map(K, V)                       map                                      Map(wire of K, wire of V)
     Tuple(a T, …)                   struct                                   Tuple(a wire of T, …)
+    Tuple(T, …), Point              struct with the names 1, 2, …            Tuple(wire of T, …)
+    Nested(a T, …)                  list of structs                          Array(Tuple(a wire of T, …))
+    Ring, Polygon, …                lists of Points                          Array(…)
     Nullable, LowCardinality        what is inside                           Nullable only
+    SimpleAggregateFunction(f, T)   that of T                                wire of T
 """
 
 from __future__ import annotations
@@ -27,7 +36,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from landonce.read.formats.json.columns import is_textual
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import JSON, KEY, VALUE, Schema, landed
 from landonce.sinks.clickhouse.address import quoted
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
@@ -42,7 +51,6 @@ IPV6 = (
 )
 
 _PATTERNS = {"UUID": UUID, "IPv4": IPV4, "IPv6": IPV6}
-_LONGEST_FIXED_STRING = 1000  # RE2 repeats no more often than that
 _UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _PLAIN: dict[str, pa.DataType] = {
@@ -61,6 +69,22 @@ _PLAIN: dict[str, pa.DataType] = {
     "Date": pa.date32(),
     "Date32": pa.date32(),
 }
+_WIDE = {
+    **{f"Int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (128, 256)},
+    **{f"UInt{bits}": (0, 2**bits - 1) for bits in (128, 256)},
+}
+_GEO = {
+    "Point": "Tuple(Float64, Float64)",
+    "Ring": "Array(Point)",
+    "LineString": "Array(Point)",
+    "MultiPoint": "Array(Point)",
+    "MultiLineString": "Array(LineString)",
+    "Polygon": "Array(Ring)",
+    "MultiPolygon": "Array(Polygon)",
+}
+_UNITS_OF_INTERVALS = "Nanosecond Microsecond Millisecond Second Minute Hour Day Week Month Quarter Year"
+_INTERVALS = frozenset(f"Interval{unit}" for unit in _UNITS_OF_INTERVALS.split())
+_TIME = r"-?(?:[0-9]{2}|[1-9][0-9]{2}):[0-5][0-9]:[0-5][0-9]"
 _DAY = 86_400
 _DATE_BOUNDS = {"Date": (0, 65_535), "Date32": (-25_567, 120_529)}
 _DATETIME_BOUNDS = (0, 2**32 - 1)
@@ -73,7 +97,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Mapped:
-    """One ClickHouse type and its Arrow type. `bounds`: the least and the greatest value that it can hold, in units of `arrow`."""
+    """One ClickHouse type and its Arrow type, with the limits of what it can hold: see `read.schema.fields.Field`."""
 
     arrow: pa.DataType
     wire: str
@@ -82,73 +106,149 @@ class Mapped:
     pattern: str | None = None
     scale: int | None = None
     digits: int | None = None
-    """Digits of a fraction of a second that it keeps."""
     bounds: tuple[int, int] | None = None
+    most_bytes: int | None = None
+    bits: int | None = None
+    items: int | None = None
+    called: str = ""
     inner: tuple[tuple[str, Mapped], ...] = ()
-    """The elements of a Tuple that cannot hold all that `arrow` can."""
+    """The elements of a Tuple, or the key and value of a Map, if one of them has limits."""
+    unguarded: bool = False
+    """ClickHouse itself would take a value outside of these limits, and change it."""
+    parsed: bool = False
+    """ClickHouse converts texts to it, or to a part of it, and cannot convert an empty one."""
 
     @property
     def limited(self) -> bool:
         """Whether it cannot hold all that `arrow` can."""
-        return self.bounds is not None or bool(self.inner)
+        strings = self.allowed is not None or self.pattern is not None or self.most_bytes is not None
+        return strings or self.unguarded or bool(self.inner)
+
+    @property
+    def checked_again(self) -> bool:
+        """Whether values are checked again before they are sent."""
+        return self.unguarded or any(each.checked_again for _, each in self.inner)
 
 
 def map_type(text: str) -> Mapped:
     """The Arrow type for a type as ClickHouse writes it."""
-    type_ = parse_type(text)
+    try:
+        type_ = parse_type(text)
+        return _map_type(type_)
+    except (ValueError, IndexError) as error:  # a type of a later version, in a syntax that is not known here
+        raise Unsupported(f"{text} is not a type that landonce knows") from error
+
+
+def _map_type(type_: TypeName) -> Mapped:
     name, arguments = type_.name, type_.arguments
     if name in _PLAIN and not arguments:
-        return Mapped(_PLAIN[name], name, bounds=_DATE_BOUNDS.get(name))
+        bounds = _DATE_BOUNDS.get(name)
+        return Mapped(_PLAIN[name], name, bounds=bounds, unguarded=bounds is not None)
+    if name in _WIDE:
+        return Mapped(JSON, "String", bounds=_WIDE[name], called=name, unguarded=True, parsed=True)
+    if name == "BFloat16":
+        return Mapped(pa.float32(), "Float32", bits=8, called=name, unguarded=True)
+    if name in _INTERVALS:
+        return Mapped(pa.int64(), "Int64")
     if name in _PATTERNS:
-        return Mapped(pa.string(), "String", pattern=_PATTERNS[name])
-    if name == "LowCardinality":
-        return map_type(arguments[0])
-    if name == "Nullable":
-        inner = map_type(arguments[0])
-        if pa.types.is_nested(inner.arrow):
-            raise Unsupported(f"{type_} cannot be sent: ClickHouse takes no NULL for it")
-        return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
+        return Mapped(pa.string(), "String", pattern=_PATTERNS[name], called=name, parsed=True)
+    if name in ("Time", "Time64"):
+        digits = int(arguments[0]) if arguments else 0
+        pattern = rf"{_TIME}(?:\.[0-9]{{1,{digits}}}0*)?" if digits else _TIME
+        return Mapped(pa.string(), "String", pattern=pattern, called=str(type_), unguarded=True, parsed=True)
     if name in ("Enum8", "Enum16"):
         members = frozenset(unquote(argument.rsplit("=", 1)[0].strip()) for argument in arguments)
         return Mapped(pa.string(), "String", allowed=members)
     if name == "FixedString":
-        size = int(arguments[0])
-        if size > _LONGEST_FIXED_STRING:
-            raise Unsupported(f"{type_} is longer than {_LONGEST_FIXED_STRING}, so that its length cannot be checked")
-        return Mapped(pa.string(), "String", pattern=rf"(?s)\C{{0,{size}}}")
+        return Mapped(pa.string(), "String", most_bytes=int(arguments[0]))
     if name == "Decimal":
         precision, scale = map(int, arguments)
         make = pa.decimal128 if precision <= 38 else pa.decimal256
         return Mapped(make(precision, scale), str(type_))
     if name == "DateTime":
-        return Mapped(pa.timestamp("s", tz="UTC"), str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS)
+        moments = pa.timestamp("s", tz="UTC")
+        return Mapped(moments, str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS, unguarded=True)
     if name == "DateTime64":
-        scale = int(arguments[0])
-        unit = _UNITS[scale]
-        low, end = (second * 10 ** _DIGITS[unit] for second in (_DATETIME64_BOUNDS[0], _DATETIME64_BOUNDS[1] + 1))
-        bounds = (max(low, -(2**63)), min(end - 1, 2**63 - 1))
-        return Mapped(pa.timestamp(unit, tz="UTC"), str(type_), scale=scale, digits=scale, bounds=bounds)
-    if name == "Array":
+        return _datetime64(type_)
+    return _containing(type_)
+
+
+def _datetime64(type_: TypeName) -> Mapped:
+    scale = int(type_.arguments[0])
+    unit = _UNITS[scale]
+    low, end = (second * 10 ** _DIGITS[unit] for second in (_DATETIME64_BOUNDS[0], _DATETIME64_BOUNDS[1] + 1))
+    bounds = (max(low, -(2**63)), min(end - 1, 2**63 - 1))
+    moments = pa.timestamp(unit, tz="UTC")
+    return Mapped(moments, str(type_), scale=scale, digits=scale, bounds=bounds, unguarded=True)
+
+
+def _containing(type_: TypeName) -> Mapped:
+    """A type that is made of others."""
+    name, arguments = type_.name, type_.arguments
+    if name == "LowCardinality":
+        return map_type(arguments[0])
+    if name == "SimpleAggregateFunction":
+        return map_type(arguments[1])
+    if name == "Nullable":
         inner = map_type(arguments[0])
-        item = pa.field("item", inner.arrow, nullable=inner.nullable)
-        return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None)
+        return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
+    if name in _GEO:
+        return map_type(_GEO[name])
+    if name == "Array":
+        return _array(map_type(arguments[0]), type_)
+    if name == "QBit":
+        return replace(_array(map_type(arguments[0]), type_), items=int(arguments[1]), unguarded=True)
     if name == "Tuple":
         return _tuple(type_)
+    if name == "Nested":
+        return _array(_tuple(type_), type_)
+    if name == "Map":
+        return _map(type_)
     raise Unsupported(f"{type_} cannot be decoded exactly")
 
 
+def _array(inner: Mapped, type_: TypeName) -> Mapped:
+    if inner.items is not None:
+        raise Unsupported(f"{type_} cannot be decoded exactly")
+    _refuse_null_objects(inner, type_)
+    item = pa.field("item", inner.arrow, nullable=inner.nullable)
+    return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None, parsed=False)
+
+
+def _refuse_null_objects(inner: Mapped, type_: TypeName) -> None:
+    """ClickHouse converts what is inside of a NULL, too, which is empty. A whole column is sent in another way."""
+    if inner.nullable and inner.parsed and pa.types.is_struct(inner.arrow):
+        raise Unsupported(f"{type_} cannot be sent: it has a Nullable(Tuple) with texts that ClickHouse parses")
+
+
 def _tuple(type_: TypeName) -> Mapped:
-    fields, wires, limited = [], [], []
-    for name, element in type_.elements():
-        inner = map_type(element)
-        if not name:
-            raise Unsupported(f"{type_} has elements without a name")
-        if inner.allowed is not None or inner.pattern is not None:
-            raise Unsupported(f"{element} inside of a Tuple cannot be checked before it is sent")
-        fields.append(pa.field(name, inner.arrow, nullable=inner.nullable))
-        wires.append(f"{quoted(name)} {inner.wire}")
-        limited += [(name, inner)] if inner.limited else []
-    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})", inner=tuple(limited))
+    elements = list(type_.elements())
+    named = all(name for name, _ in elements)
+    if not elements or (not named and any(name for name, _ in elements)):
+        raise Unsupported(f"{type_} cannot be decoded exactly")
+    parts = [(name or str(at), map_type(element)) for at, (name, element) in enumerate(elements, 1)]
+    for _, inner in parts:
+        _refuse_null_objects(inner, type_)
+    fields = [pa.field(name, inner.arrow, nullable=inner.nullable) for name, inner in parts]
+    wires = [f"{quoted(name)} {inner.wire}" if named else inner.wire for name, inner in parts]
+    parsed = any(inner.parsed and not inner.nullable for _, inner in parts)
+    return Mapped(pa.struct(fields), f"Tuple({', '.join(wires)})", inner=_if_limited(parts), parsed=parsed)
+
+
+def _map(type_: TypeName) -> Mapped:
+    key, value = (map_type(each) for each in type_.arguments)
+    _refuse_null_objects(value, type_)
+    of_keys = landed(key.arrow)
+    if not (pa.types.is_string(of_keys) or pa.types.is_integer(of_keys) or is_textual(of_keys)):
+        raise Unsupported(f"{type_} cannot be decoded exactly: JSON has no such keys")
+    key = replace(key, arrow=of_keys, scale=None)
+    parts = [(KEY, key), (VALUE, value)]
+    entries = pa.map_(key.arrow, pa.field("value", value.arrow, nullable=value.nullable))
+    return Mapped(entries, f"Map({key.wire}, {value.wire})", inner=_if_limited(parts))
+
+
+def _if_limited(parts: list[tuple[str, Mapped]]) -> tuple[tuple[str, Mapped], ...]:
+    return tuple(parts) if any(each.limited for _, each in parts) else ()
 
 
 def column_type(type_: pa.DataType, *, required: bool) -> str:

@@ -19,11 +19,11 @@ import pyarrow as pa
 from landonce.errors import TargetRefused, ViewRefused
 from landonce.protocol.ranges import Range
 from landonce.protocol.settle import Reply
-from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
+from landonce.sinks.clickhouse.address import TableName, literal, query_prefix, quoted
 from landonce.sinks.clickhouse.connection import Access, Form, NoAnswer, NotSent, connect, post
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
-from landonce.sinks.clickhouse.table import Column, Table, describe, fitted, names, rows_in, shape_now, tables_of
+from landonce.sinks.clickhouse.table import Column, Table, describe, fitted, sent_rows, shape_now, tables_of
 from landonce.sinks.contract import BlockWriter, Insert, Probe
 
 _TOKEN_IN_QUERY_ID = 16
@@ -140,8 +140,9 @@ def insert_columns(table: Table, given: Iterable[str]) -> tuple[Column, ...]:
 def insert_statement(table: Table, columns: Sequence[Column], deadline: int) -> str:
     """The insert. It fails if it begins after its deadline (milliseconds on the server's clock), or if the table's columns were altered
     since they were read."""
-    listed = names(columns)
+    targets = {name: sql for each in columns for name, sql in each.targets.items()}
     late = f"throwIf(toUnixTimestamp64Milli(now64(3)) > {int(deadline)}, {literal(LATE)})"
     altered = f"throwIf({literal(table.shape)} NOT IN ({shape_now(table.name)}), {literal(ALTERED)})"
-    sent = f"SELECT {listed} FROM {rows_in(columns)} WHERE {late} = 0 AND {altered} = 0"  # noqa: S608
-    return f"INSERT INTO {table.name.sql} ({listed}) {sent}"
+    rows = f"{', '.join(targets.values())} FROM {sent_rows(table, columns)}"
+    sent = f"SELECT {rows} WHERE {late} = 0 AND {altered} = 0"
+    return f"INSERT INTO {table.name.sql} ({', '.join(map(quoted, targets))}) {sent}"

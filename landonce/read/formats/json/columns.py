@@ -191,7 +191,9 @@ def settle_value(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
             array = pc.if_else(fits, array, pa.scalar(None, array.type))
         return array.cast(type_), faults
     if pt.is_floating(type_):
-        return array, unless(pc.is_finite(array), "is not a finite number of its type")
+        return array, unless(pc.is_finite(array), "is not a finite number of its type") + _float_faults(array, field)
+    if pt.is_string(type_) and field.bounds is not None:
+        array = pc.utf8_trim(array, characters='"')  # an integer of any size may be written as a string
     return array, unfit_value(array, type_, field)
 
 
@@ -199,8 +201,9 @@ def unfit_value(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault
     """Values of the right type that the target cannot hold."""
     if pt.is_string(type_):
         return _string_faults(array, field)
-    if pt.is_floating(type_) and field.finite:
-        return unless(pc.is_finite(array), "is not a finite number")
+    if pt.is_floating(type_):
+        faults = unless(pc.is_finite(array), "is not a finite number") if field.finite else []
+        return faults + _float_faults(array, field)
     if not pt.is_temporal(type_):
         return []
     faults = []
@@ -216,15 +219,45 @@ def unfit_value(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault
     return faults
 
 
+def _float_faults(array: pa.Array, field: Field) -> list[Fault]:
+    """Floats with more significant bits than the target keeps."""
+    if field.bits is None:
+        return []
+    surplus = pc.bit_wise_and(array.view(pa.uint32()), pa.scalar(2 ** (24 - field.bits) - 1, pa.uint32()))
+    return unless(pc.equal(surplus, 0), f"is not a number that {field.called} holds exactly")
+
+
+def _whole_within(text: pa.Array, bounds: tuple[int, int]) -> pa.Array:
+    """Whether each text is an integer within the bounds. It compares digits, because no type here has 256 bits."""
+    whole = pc.match_substring_regex(text, pattern=r"\A(?:0|-?[1-9][0-9]*)\z")
+    digits = pc.utf8_ltrim(text, characters="-")
+    low, high = _at_most(digits, -bounds[0]), _at_most(digits, bounds[1])
+    return pc.and_(whole, pc.if_else(pc.starts_with(text, pattern="-"), low, high))
+
+
+def _at_most(digits: pa.Array, limit: int) -> pa.Array:
+    most = str(limit)
+    length = pc.binary_length(digits)
+    return pc.or_(
+        pc.less(length, len(most)), pc.and_(pc.equal(length, len(most)), pc.less_equal(digits, pa.scalar(most)))
+    )
+
+
 def _string_faults(array: pa.Array, field: Field) -> list[Fault]:
     faults = []
+    if field.bounds is not None:
+        faults += unless(_whole_within(array, field.bounds), f"is not an integer in the range of {field.called}")
+    if field.most_bytes is not None:
+        faults += unless(
+            pc.less_equal(pc.binary_length(array), field.most_bytes), f"is longer than {field.most_bytes} bytes"
+        )
     if field.allowed is not None:
         names = pa.array(sorted(field.allowed), pa.string())
         known = pc.or_kleene(pc.is_in(array, value_set=names), array.is_null())
         faults += unless(known, "is not one of the allowed names")
     if field.pattern is not None:
         whole = pc.match_substring_regex(array, pattern=rf"\A(?:{field.pattern})\z")
-        faults += unless(whole, "does not match its pattern")
+        faults += unless(whole, f"is not a valid {field.called}" if field.called else "does not match its pattern")
     if field.longest is not None:
         short = pc.less_equal(pc.utf8_length(array), field.longest)
         faults += unless(short, f"is longer than {field.longest} characters")
@@ -281,7 +314,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
         for child in type_:
             _check_type(child.type, f"{name}.{child.name}")
     elif pt.is_map(type_):
-        if not (pt.is_string(type_.key_type) or is_textual(type_.key_type)):
+        if not (pt.is_string(type_.key_type) or pt.is_integer(type_.key_type) or is_textual(type_.key_type)):
             raise TypeError(
                 f"field {name!r}: the keys of a map are strings in JSON, and {spelled(type_.key_type)} is not written as one"
             )
@@ -416,7 +449,7 @@ def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:
         faults = _unfit(inside, type_.value_type, field)
         if not type_.value_field.nullable:
             faults += unless(inside.is_valid(), "holds a null")
-        return _lifted(faults, array)
+        return _lifted(faults, array) + _count_faults(array, field)
     if pt.is_struct(type_):
         faults = []
         for at, child in enumerate(type_):
@@ -437,23 +470,33 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
         return settle_value(array, type_, field)
     mask = array.is_null() if array.null_count else None
     if pt.is_list(type_):
-        values, faults = _settle(array.values, type_.value_type, field)
+        inside = array.values
+        values, faults = _settle(inside, type_.value_type, field)
         if not type_.value_field.nullable:
-            faults += unless(array.values.is_valid(), "holds a null")
-        faults = _lifted(faults, array)
-        if array.type != type_:
+            faults += unless(inside.is_valid(), "holds a null")
+        faults = _lifted(faults, array) + _count_faults(array, field)
+        if array.type != type_ or values is not inside:
             array = pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
         return array, faults
     columns, faults = [], []
+    changed = array.type != type_
     for at, child in enumerate(type_):
-        column, found = _settle(array.field(at), child.type, field.inside(child.name))
+        part = array.field(at)
+        column, found = _settle(part, child.type, field.inside(child.name))
         columns.append(column)
+        changed = changed or column is not part
         faults += found
         if not child.nullable:
-            faults += unless(pc.or_(array.field(at).is_valid(), array.is_null()), "holds a null")
-    if array.type != type_:
+            faults += unless(pc.or_(part.is_valid(), array.is_null()), "holds a null")
+    if changed:
         array = pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
     return array, faults
+
+
+def _count_faults(lists: pa.Array, field: Field) -> list[Fault]:
+    if field.items is None:
+        return []
+    return unless(pc.equal(pc.list_value_length(lists), field.items), f"does not hold {field.items} items")
 
 
 def _lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
@@ -469,8 +512,8 @@ def _lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
 
 def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
     entries = array.field(ENTRIES)
-    keys, faults = _settle(entries.values.field(KEY), type_.key_type, field)
-    values, of_values = _settle(entries.values.field(VALUE), type_.item_type, field)
+    keys, faults = _settle_keys(entries.values.field(KEY), type_.key_type, field.inside(KEY))
+    values, of_values = _settle(entries.values.field(VALUE), type_.item_type, field.inside(VALUE))
     faults += of_values
     if not type_.item_field.nullable:
         faults += unless(entries.values.field(VALUE).is_valid(), "holds a null")
@@ -483,6 +526,15 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
         offsets = pa.array(before[offsets.to_numpy()], pa.int32())
     mask = array.is_null() if array.null_count else None
     return pa.MapArray.from_arrays(offsets, keys, values, type=type_, mask=mask), faults
+
+
+def _settle_keys(text: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
+    """JSON writes every key as a string. An integer has one spelling, so that two spellings never become one key."""
+    if not pt.is_integer(type_):
+        return _settle(text, type_, field)
+    fits = pc.match_substring_regex(text, pattern=r"\A(?:0|-?[1-9][0-9]*)\z")
+    keys = cast_or_null(pc.if_else(fits, text, pa.scalar(None, pa.string())), type_)
+    return keys, unless(pc.or_(keys.is_valid(), text.is_null()), f"holds a key that is not a valid {spelled(type_)}")
 
 
 def _repeated(keys: pa.Array, entries: pa.Array) -> list[Fault]:

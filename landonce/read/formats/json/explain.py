@@ -202,6 +202,11 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
     if is_map or (pt.is_list(type_) and type(value) is list):
         for item in value:
             yield from _value(item[1] if is_map else item, place.inside[0], level, f"{where}[]", None)
+    elif place.positional and type(value) is list:
+        if len(value) != len(place.inside):
+            yield _Problem(f"field {where!r} should have {len(place.inside)} items but has {len(value)}")
+        for at, (item, part) in enumerate(zip(value, place.inside, strict=False)):
+            yield from _value(item, part, level, f"{where}[{at}]", None)
     elif pt.is_struct(type_) and isinstance(value, _Object):
         yield from _members(value, level.inside(place), f"{where}.", {})
     elif not _is_kind_for(value, type_, scale):

@@ -8,22 +8,26 @@ tokens shows what contains what. Nothing here loops over records.
 `scan` does not validate: for text that is not JSON the result is meaningless, but never includes another record.
 `wider` finds numbers that are too large for the type of their column.
 
-The reader knows one name per field, no maps, and no texts of values. So, if a schema needs it, `Rewriter` makes three
-kinds of edits:
+The reader knows one name per field, no maps, no arrays of different types, and no texts of values. So, if a schema
+needs it, `Rewriter` makes four kinds of edits:
 
 - a key that denotes a field is replaced by the field's own name, and a key that only looks like one by `_NOBODY`;
 - an object that is a map becomes an object with a list of its entries:
 
     {"a":1,"b":2}    becomes    {"entries":[{"key":"a","value":1},{"key":"b","value":2}]}
 
+- an array whose items have different types, for a struct with numbers as names, becomes an object:
+
+    [1,"a"]    becomes    {"1":1,"2":"a"}
+
 - a value that is kept as JSON text becomes an object with the number of its text, and the value in a field that Arrow
   skips after it has checked its syntax; `unwrapped` exchanges the numbers for the texts:
 
     {"b": [2]}    becomes    {"<random>":7,"\\u0000landonce":{"b": [2]}}
 
-This must not turn invalid text into JSON. It replaces only strings and the tokens of map objects, and checks the order
-of these tokens; Arrow judges what is between them, and `is_whole` checks afterwards that every entry has its key. What
-is put around a value is balanced, and so are the tokens of the value.
+This must not turn invalid text into JSON. It replaces only strings and the tokens of map objects and such arrays, and
+checks the order of these tokens; Arrow judges what is between them, and `is_whole` checks afterwards that every entry
+has its key. What is put around a value is balanced, and so are the tokens of the value.
 Python handles each distinct spelling of a key once, and no record.
 """
 
@@ -303,7 +307,7 @@ class Rewriter:
     @staticmethod
     def needed(schema: Schema) -> bool:
         return schema.fold_case or any(
-            place.renamed or place.holds_map or place.holds_json for place in schema.places()
+            place.renamed or place.holds_map or place.holds_json or place.holds_positional for place in schema.places()
         )
 
     def rewrite(self, text: pa.Buffer, ends: Ints) -> Rewritten | None:
@@ -343,7 +347,7 @@ class Rewriter:
                 self._value(structure, colons[meant[codes] == number], objects.depth, place, edits)
 
     def _matters(self, place: Place) -> bool:
-        if place.holds_json:
+        if place.holds_json or place.holds_positional:
             return True
         return bool(place.inside) and (self._fold or place.holds_map or any(each.renamed for each in place.inside))
 
@@ -355,6 +359,8 @@ class Rewriter:
             structure.require_strict(starts[given], ends[given], depth)
             edits.number(structure, starts[given], ends[given])
             return
+        if place.positional:
+            self._tuple(structure, structure.opened_by(tokens, BRACKET, depth + 1), place.inside, edits)
         inside = structure.opened_by(tokens, BRACKET if pt.is_list(place.type) else BRACE, depth + 1)
         if pt.is_struct(place.type):
             self._struct(structure, inside, place.inside, edits)
@@ -362,6 +368,21 @@ class Rewriter:
             self._map(structure, inside, place.inside[0], edits)
         elif self._matters(place.inside[0]):
             self._value(structure, structure.before_elements(inside), depth + 1, place.inside[0], edits)
+
+    def _tuple(self, structure: Structure, found: Containers, places: Sequence[Place], edits: _Edits) -> None:
+        """Arrays whose items are parts of a struct."""
+        tokens, _ = structure.tokens_of(found)
+        shape = np.array([BRACKET, *[COMMA] * (len(places) - 1), CLOSING_BRACKET])
+        if len(tokens) != len(found) * len(shape) or (structure.kind[tokens].reshape(-1, len(shape)) != shape).any():
+            raise Malformed
+        columns = tokens.reshape(-1, len(shape))
+        for number, place in enumerate(places):
+            at = structure.at[columns[:, number]]
+            edits.add(at, at + 1, b'%b"%d":' % (b"," if number else b"{", number + 1))
+            if self._matters(place):
+                self._value(structure, columns[:, number], found.depth, place, edits)
+        at = structure.at[columns[:, -1]]
+        edits.add(at, at + 1, b"}")
 
     def _map(self, structure: Structure, found: Containers, value: Place, edits: _Edits) -> None:
         tokens, _ = structure.tokens_of(found)
