@@ -73,7 +73,7 @@ def test_every_key_that_an_error_names_exists() -> None:
     assert named - parts == set()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/iceberg.md", "docs/sql.md", "docs/wrap.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/dedup.md", "docs/iceberg.md", "docs/sql.md", "docs/wrap.md"])
 def test_every_command_in_a_page_exists(page: str) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
     commands = set(re.findall(r"^\$ landonce (\w+)", (ROOT / page).read_text(), re.MULTILINE))
