@@ -18,6 +18,7 @@ _MODULES = {
     "postgres": ("psycopg", "adbc_driver_manager", "adbc_driver_postgresql"),
     "mysql": ("pymysql",),
     "ydb": ("ydb_sqlalchemy",),
+    "protobuf": ("grpc_tools", "ptars"),
     "local": ("chdb", "clickhouse_connect"),
 }
 """The modules that each extra of pyproject.toml brings. `clickhouse` brings none."""

@@ -1,0 +1,1 @@
+"""Protobuf: one value is one message and becomes one row."""

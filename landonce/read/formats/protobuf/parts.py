@@ -1,0 +1,373 @@
+"""Columns as they were read (see `wire`) become columns of the schema's types, or faults.
+
+Nothing here loops over values, except over those that land as JSON text. The result of a value never depends on its
+neighbours. The problem of a `Fault` is the whole reason for a dead letter: it names the field, and holds no content.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from landonce.read.formats.json.columns import (
+    UNIT_DIGITS,
+    Fault,
+    Mask,
+    cast_or_null,
+    fit,
+    is_textual,
+    mask_of,
+    settle_value,
+)
+from landonce.read.formats.protobuf.source import Descriptor
+from landonce.read.formats.protobuf.wire import Wire
+from landonce.read.schema.fields import Field, spelled
+
+Settled = tuple[pa.Array, list[Fault]]
+SEVERAL = "several members of a oneof"
+"""The problem of rows that must be read one by one: the last member on the wire counts."""
+ZEROS: dict[int, Any] = {**dict.fromkeys((3, 4, 5, 6, 7, 13, 15, 16, 17, 18), 0), 1: 0.0, 2: 0.0, 8: False, 12: b""}
+"""By type on the wire: the value of an absent field that has no presence."""
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999
+_LONGEST = 315_576_000_000
+_BILLION = 1_000_000_000
+_NUMBER = r"\A[+-]?[0-9]+(?:\.[0-9]+)?\z"
+
+
+NOT_READ = Wire(0, 0)
+
+
+class Part(ABC):
+    """What becomes of one field. `settle` gets one value per row: null if the record does not hold it."""
+
+    wire: Wire
+
+    @abstractmethod
+    def settle(self, array: pa.Array) -> Settled: ...
+
+
+@dataclass(frozen=True)
+class Absent(Part):
+    """A field that the message does not have."""
+
+    type: pa.DataType
+    wire: Wire = NOT_READ
+
+    def settle(self, array: pa.Array) -> Settled:
+        return pa.nulls(len(array), self.type), []
+
+
+@dataclass(frozen=True)
+class Scalar(Part):
+    """Numbers, booleans, strings, bytes."""
+
+    wire: Wire
+    field: Field
+    zero: Any = None
+    """What an absent field means, if it has no presence."""
+    utf8: bool = False
+    """Whether the bytes are a string."""
+    written: bool = False
+    """Whether a number or boolean is written as text: the key of a map."""
+
+    def settle(self, array: pa.Array) -> Settled:
+        array = _filled(array, self.zero)
+        if self.written:
+            return array.cast(pa.string()), []
+        if not self.utf8:
+            return _converted(array, self.field)
+        text = cast_or_null(array, pa.string())
+        fine = mask_of(pc.or_(text.is_valid(), array.is_null()))
+        settled, faults = _converted(text, self.field)
+        return settled, _unless(fine, f"field {self.field.name!r} is not valid UTF-8") + faults
+
+
+@dataclass(frozen=True)
+class Enum(Part):
+    """A number becomes its first name, or stays a number. A number without a name has no text."""
+
+    wire: Wire
+    field: Field
+    zero: int | None
+    names: tuple[tuple[int, str], ...]
+    enum: str
+
+    def settle(self, array: pa.Array) -> Settled:
+        array = _filled(array, self.zero)
+        if not pt.is_string(self.field.type):
+            return _converted(array, self.field)
+        numbers, names = self._known
+        values = array.fill_null(numbers[0]).to_numpy()
+        at = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
+        known = numbers[at] == values
+        text = names.take(pa.array(at, mask=~known | mask_of(array.is_null())))
+        faults = _unless(known, f"field {self.field.name!r} holds a number that enum {self.enum} does not name")
+        fitted, of_fit = _converted(text, self.field)
+        return fitted, faults + of_fit
+
+    @cached_property
+    def _known(self) -> tuple[Any, pa.Array]:
+        return np.array([each for each, _ in self.names], np.int32), pa.array([each for _, each in self.names])
+
+
+@dataclass(frozen=True)
+class JsonText(Part):
+    """A message of any type as JSON. ``pieces``: the array holds lists of pieces; together they are the message."""
+
+    wire: Wire
+    field: Field
+    descriptor: Descriptor
+    bare: bool
+    pieces: bool = False
+    always: bool = False
+
+    def settle(self, array: pa.Array) -> Settled:
+        values = array.to_pylist()
+        if self.pieces:
+            values = [b"".join(each) if each else None for each in values]
+        if self.always:
+            values = [each or b"" for each in values]
+        texts = [None if each is None else self._text(each) for each in values]
+        fine = np.array([each is None or text is not None for each, text in zip(values, texts, strict=True)], np.bool_)
+        faults = _unless(fine, f"field {self.field.name!r} holds a {self.descriptor.full_name} that JSON cannot hold")
+        fitted, of_fit = _converted(pa.array(texts, pa.string()), self.field)
+        return fitted, faults + of_fit
+
+    def _text(self, value: bytes) -> str | None:
+        from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+        from google.protobuf.message import DecodeError
+
+        try:
+            message = self._class.FromString(value)
+            plain = MessageToDict(message, preserving_proto_field_name=True)
+        except (DecodeError, SerializeToJsonError, TypeError, ValueError, OverflowError, RecursionError):
+            return None
+        if self.bare:
+            return str(plain)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+    @cached_property
+    def _class(self) -> Any:
+        from google.protobuf.message_factory import GetMessageClass
+
+        return GetMessageClass(self.descriptor)
+
+
+@dataclass(frozen=True)
+class Timestamp(Part):
+    wire: Wire
+    field: Field
+    always: bool = False
+
+    def settle(self, array: pa.Array) -> Settled:
+        present, seconds, nanos = _seconds(array, self.always)
+        valid = (seconds >= _FIRST_SECOND) & (seconds <= _LAST_SECOND) & (nanos >= 0) & (nanos < _BILLION)
+        digits = UNIT_DIGITS[self.field.type.unit]
+        step = 10 ** (9 - digits)
+        bound = (2**63 - 1) // 10**digits - 1
+        fits = (nanos % step == 0) & (seconds >= -bound) & (seconds <= bound)
+        good = present & valid & fits
+        ticks = np.where(good, seconds, 0) * 10**digits + np.where(good, nanos, 0) // step
+        settled = pa.array(ticks, pa.int64(), mask=~good).cast(self.field.type)
+        name = self.field.name
+        faults = _unless(valid | ~present, f"field {name!r} is not a valid Timestamp")
+        finer = f"field {name!r} is too fine or too far away for {spelled(self.field.type)} with {digits} digits"
+        faults += _unless(fits | ~valid | ~present, finer)
+        fitted, of_fit = _converted(settled, self.field)
+        return fitted, faults + of_fit
+
+
+@dataclass(frozen=True)
+class Duration(Part):
+    """In seconds."""
+
+    wire: Wire
+    field: Field
+    always: bool = False
+
+    def settle(self, array: pa.Array) -> Settled:
+        present, seconds, nanos = _seconds(array, self.always)
+        one_sign = (np.sign(seconds) * np.sign(nanos) >= 0) & (np.abs(nanos) < _BILLION)
+        valid = (np.abs(seconds) <= _LONGEST) & one_sign
+        good = present & valid
+        whole = pa.array(np.where(good, seconds, 0), pa.int64()).cast(pa.decimal128(28, 9))
+        parts = pa.array(np.where(good, nanos, 0), pa.int64()).cast(pa.decimal128(19, 0))
+        parts = pc.multiply(parts, pa.scalar(Decimal((0, (1,), -9)), pa.decimal128(9, 9)))
+        exact = pc.if_else(pa.array(good), pc.add(whole, parts), pa.scalar(None, pa.decimal128(30, 9)))
+        fitted, faults = _converted(exact, self.field)
+        return fitted, _unless(valid | ~present, f"field {self.field.name!r} is not a valid Duration") + faults
+
+
+@dataclass(frozen=True)
+class Wrapper(Part):
+    """A message around one value, which may therefore be absent."""
+
+    wire: Wire
+    value: Part
+    always: bool = False
+
+    def settle(self, array: pa.Array) -> Settled:
+        present = _present(array, self.always)
+        values, faults = self.value.settle(array.field(0))
+        return pc.if_else(pa.array(present), values, pa.scalar(None, values.type)), _only(faults, present)
+
+
+@dataclass(frozen=True)
+class Struct(Part):
+    """A message as a struct. ``children``: by field of the type, what it is made of and where that is in the array."""
+
+    wire: Wire
+    type: pa.DataType
+    children: tuple[tuple[Part, int], ...]
+    paths: tuple[str, ...]
+    required: frozenset[int] = frozenset()
+    """Places in the array of what a proto2 message must hold."""
+    oneofs: tuple[tuple[int, ...], ...] = ()
+    always: bool = False
+
+    def settle(self, array: pa.Array) -> Settled:
+        present = _present(array, self.always)
+        faults = []
+        for members in self.oneofs:
+            held = sum(mask_of(array.field(at).is_valid()).astype(np.int8) for at in members)
+            faults += _unless(np.less_equal(held, 1), SEVERAL)
+        for at in self.required:
+            faults += _unless(mask_of(array.field(at).is_valid()), _missing(self.wire.inside[at].name))
+        columns = []
+        for (part, at), child, path in zip(self.children, self.type, self.paths, strict=True):
+            column, found = part.settle(array.field(at) if at >= 0 else array)
+            faults += found
+            if not child.nullable and column.null_count:
+                faults += _unless(mask_of(column.is_valid()), _missing(path))
+            columns.append(column)
+        mask = None if present.all() else pa.array(~present)
+        return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask), _only(faults, present)
+
+
+@dataclass(frozen=True)
+class List(Part):
+    """A repeated field. Without elements it is an empty list."""
+
+    wire: Wire
+    type: pa.DataType
+    item: Part
+
+    def settle(self, array: pa.Array) -> Settled:
+        values, faults = self.item.settle(array.values)
+        return pa.ListArray.from_arrays(array.offsets, values, type=self.type), _lifted(faults, array)
+
+
+@dataclass(frozen=True)
+class Map(Part):
+    """The entries of a map. If a key occurs twice, its last entry counts."""
+
+    wire: Wire
+    type: pa.DataType
+    key: Part
+    value: Part
+    path: str
+
+    def settle(self, array: pa.Array) -> Settled:
+        lists = _last_entries(array, self.key)
+        entries, offsets = lists.values, lists.offsets
+        keys, faults = self.key.settle(entries.field(0))
+        values, of_values = self.value.settle(entries.field(1))
+        faults += of_values
+        if not self.type.item_field.nullable and values.null_count:
+            faults += _unless(mask_of(values.is_valid()), _missing(f"{self.path}.value"))
+        faults = _lifted(faults, lists)
+        if keys.null_count:  # of rejected rows
+            good = mask_of(keys.is_valid())
+            offsets = _offsets_of(offsets, good)
+            keys, values = keys.filter(pa.array(good)), values.filter(pa.array(good))
+        return pa.MapArray.from_arrays(offsets, keys, values, type=self.type), faults
+
+
+def _converted(array: pa.Array, field: Field) -> Settled:
+    """Values as the field's type without loss."""
+    type_ = field.type
+    if pt.is_string(array.type) and pt.is_decimal(type_):
+        clean = pc.if_else(pc.match_substring_regex(array, _NUMBER), array, pa.scalar(None, pa.string()))
+        settled = cast_or_null(clean, type_)
+        fits = mask_of(pc.or_(settled.is_valid(), array.is_null()))
+        return settled, _unless(fits, f"field {field.name!r} is not a number that fits {spelled(type_)}")
+    if is_textual(type_) and pt.is_string(array.type):
+        settled, found = settle_value(array, type_, field)
+    elif is_textual(type_) and pt.is_integer(array.type):
+        ticks = cast_or_null(array, pa.int64())
+        settled, found = settle_value(ticks, type_, field)
+        too_large = mask_of(pc.and_(ticks.is_null(), array.is_valid()))
+        found = [*([Fault(too_large, f"does not fit {spelled(type_)}")] if too_large.any() else []), *found]
+    elif pt.is_integer(array.type) and pt.is_decimal(type_):
+        settled, found = fit(array.cast(pa.decimal256(min(20 + type_.scale, 76), type_.scale)), field)
+    else:
+        settled, found = fit(array, field)
+    return settled, [Fault(each.rows, each.reason(field.name)) for each in found]
+
+
+def _filled(array: pa.Array, zero: Any) -> pa.Array:
+    return array.fill_null(pa.scalar(zero, array.type)) if zero is not None and array.null_count else array
+
+
+def _missing(path: str) -> str:
+    return f"missing required field {path!r}"
+
+
+def _present(array: pa.Array, always: bool) -> Mask:
+    return np.ones(len(array), np.bool_) if always or not array.null_count else mask_of(array.is_valid())
+
+
+def _seconds(array: pa.Array, always: bool) -> tuple[Mask, Any, Any]:
+    """Which rows hold a Timestamp or Duration, and its parts."""
+    seconds, nanos = (array.field(at).fill_null(0).to_numpy().astype(np.int64) for at in (0, 1))
+    return _present(array, always), seconds, nanos
+
+
+def _unless(fine: Any, problem: str) -> list[Fault]:
+    return [] if fine.all() else [Fault(~fine, problem)]
+
+
+def _only(faults: list[Fault], present: Mask) -> list[Fault]:
+    """What is inside an absent message has no fault."""
+    return faults if present.all() else [Fault(each.rows & present, each.problem) for each in faults]
+
+
+def _lifted(faults: Sequence[Fault], lists: pa.Array) -> list[Fault]:
+    """Faults of elements as faults of the rows whose lists hold them."""
+    parents = pc.list_parent_indices(lists).to_numpy() if faults else np.empty(0, np.int64)
+    lifted = []
+    for fault in faults:
+        rows = np.zeros(len(lists), np.bool_)
+        rows[parents[fault.rows]] = True
+        lifted.append(Fault(rows, fault.problem))
+    return lifted
+
+
+def _last_entries(array: pa.Array, key: Part) -> pa.Array:
+    """The entries of maps, without those whose key occurs again later in the same map."""
+    keys = _filled(array.values.field(0), ZEROS[key.wire.type])
+    codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
+    parents = pc.list_parent_indices(array).to_numpy()
+    order = np.lexsort((codes, parents))
+    again = (np.diff(codes[order]) == 0) & (np.diff(parents[order]) == 0)
+    if not again.any():
+        return array
+    last = np.ones(len(codes), np.bool_)
+    last[order[:-1][again]] = False
+    return pa.ListArray.from_arrays(_offsets_of(array.offsets, last), array.values.filter(pa.array(last)))
+
+
+def _offsets_of(offsets: pa.Array, kept: Mask) -> pa.Array:
+    """The offsets of lists of which only some elements are kept."""
+    before = np.concatenate(([0], np.cumsum(kept)))
+    return pa.array(before[offsets.to_numpy()], pa.int32())
