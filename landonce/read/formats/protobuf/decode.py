@@ -75,7 +75,7 @@ class ProtobufDecoder:
             reader = frame if isinstance(frame, str) else self._reader(frame)
             if isinstance(reader, str):
                 for row in some:
-                    found.reject(row, reader)
+                    found.reject(int(row), reader)
             else:
                 reader.read(found, some, payloads)
         return found.result()
@@ -87,7 +87,7 @@ class ProtobufDecoder:
             return np.arange(len(values)), values
         for row in np.flatnonzero(~good):
             limit = f"record of {lengths[row]} bytes exceeds max_record_bytes={self._max_record_bytes}"
-            found.reject(row, limit if lengths[row] >= 0 else "no value (a tombstone)")
+            found.reject(int(row), limit if lengths[row] >= 0 else "no value (a tombstone)")
         return np.flatnonzero(good), values.filter(pa.array(good))
 
     def _reader(self, frame: Frame) -> _Reader | str:
@@ -169,7 +169,7 @@ class _Reader:
         if not valid.all():
             for at in np.flatnonzero(~valid):
                 why = explain(records[at].as_py(), self._wire) or "it cannot be parsed"
-                found.reject(rows[at], f"not a valid {self._message}: {why}")
+                found.reject(int(rows[at]), f"not a valid {self._message}: {why}")
             rows, records = rows[valid], records.filter(pa.array(valid))
         if len(rows):
             for some, array in self._arrays(rows, records):
@@ -189,8 +189,8 @@ class _Reader:
         for fault in faults:
             for at in np.flatnonzero(fault.rows & ~again):
                 reasons.setdefault(int(at), fault.problem)
-        for at, reason in reasons.items():
-            found.reject(rows[at], reason)
+        for index, reason in reasons.items():
+            found.reject(int(rows[index]), reason)
         keep = ~again
         keep[list(reasons)] = False
         columns = settled.flatten()
@@ -251,12 +251,11 @@ def _plain(message: Any, wire: Wire) -> dict[str, Any]:
     """A message as the values that `ptars` makes of it."""
     found: dict[str, Any] = {}
     for each in wire.inside:
-        name = f"f{each.number}"
-        value = getattr(message, name)
+        value = getattr(message, each.key)
         if each.repeated:
-            found[name] = [_plain(item, each) for item in value] if is_message(each) else list(value)
-        elif message.HasField(name):
-            found[name] = _plain(value, each) if is_message(each) else value
+            found[each.key] = [_plain(item, each) for item in value] if is_message(each) else list(value)
+        elif message.HasField(each.key):
+            found[each.key] = _plain(value, each) if is_message(each) else value
     return found
 
 

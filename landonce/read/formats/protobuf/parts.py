@@ -149,7 +149,7 @@ class JsonText(Part):
 
         try:
             message = self._class.FromString(value)
-            plain = MessageToDict(message, preserving_proto_field_name=True)
+            plain = MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self.descriptor.file.pool)
         except (DecodeError, SerializeToJsonError, TypeError, ValueError, OverflowError, RecursionError):
             return None
         if self.bare:
@@ -175,14 +175,15 @@ class Timestamp(Part):
         digits = UNIT_DIGITS[self.field.type.unit]
         step = 10 ** (9 - digits)
         bound = (2**63 - 1) // 10**digits - 1
-        fits = (nanos % step == 0) & (seconds >= -bound) & (seconds <= bound)
-        good = present & valid & fits
+        even, near = nanos % step == 0, np.abs(seconds) <= bound
+        good = present & valid & even & near
         ticks = np.where(good, seconds, 0) * 10**digits + np.where(good, nanos, 0) // step
         settled = pa.array(ticks, pa.int64(), mask=~good).cast(self.field.type)
-        name = self.field.name
-        faults = _unless(valid | ~present, f"field {name!r} is not a valid Timestamp")
-        finer = f"field {name!r} is too fine or too far away for {spelled(self.field.type)} with {digits} digits"
-        faults += _unless(fits | ~valid | ~present, finer)
+        name, wanted = self.field.name, f"{spelled(self.field.type)} with {digits} digits after the second"
+        absent = ~present
+        faults = _unless(valid | absent, f"field {name!r} is not a valid Timestamp")
+        faults += _unless(even | absent | ~valid, f"field {name!r} is finer than {wanted}")
+        faults += _unless(near | absent | ~valid, f"field {name!r} is outside the range of {wanted}")
         fitted, of_fit = _converted(settled, self.field)
         return fitted, faults + of_fit
 
@@ -218,34 +219,34 @@ class Wrapper(Part):
 
     def settle(self, array: pa.Array) -> Settled:
         present = _present(array, self.always)
-        values, faults = self.value.settle(array.field(0))
+        values, faults = self.value.settle(array.field(self.value.wire.key))
         return pc.if_else(pa.array(present), values, pa.scalar(None, values.type)), _only(faults, present)
 
 
 @dataclass(frozen=True)
 class Struct(Part):
-    """A message as a struct. ``children``: by field of the type, what it is made of and where that is in the array."""
+    """A message as a struct. ``children`` and ``paths``: by field of the type."""
 
     wire: Wire
     type: pa.DataType
-    children: tuple[tuple[Part, int], ...]
+    children: tuple[Part, ...]
     paths: tuple[str, ...]
-    required: frozenset[int] = frozenset()
-    """Places in the array of what a proto2 message must hold."""
-    oneofs: tuple[tuple[int, ...], ...] = ()
+    required: tuple[Wire, ...] = ()
+    """What a proto2 message must hold."""
+    oneofs: tuple[tuple[Wire, ...], ...] = ()
     always: bool = False
 
     def settle(self, array: pa.Array) -> Settled:
         present = _present(array, self.always)
         faults = []
         for members in self.oneofs:
-            held = sum(mask_of(array.field(at).is_valid()).astype(np.int8) for at in members)
+            held = sum(mask_of(array.field(each.key).is_valid()).astype(np.int64) for each in members)
             faults += _unless(np.less_equal(held, 1), SEVERAL)
-        for at in self.required:
-            faults += _unless(mask_of(array.field(at).is_valid()), _missing(self.wire.inside[at].name))
+        for each in self.required:
+            faults += _unless(mask_of(array.field(each.key).is_valid()), _missing(each.name))
         columns = []
-        for (part, at), child, path in zip(self.children, self.type, self.paths, strict=True):
-            column, found = part.settle(array.field(at) if at >= 0 else array)
+        for part, child, path in zip(self.children, self.type, self.paths, strict=True):
+            column, found = part.settle(array if isinstance(part, Absent) else array.field(part.wire.key))
             faults += found
             if not child.nullable and column.null_count:
                 faults += _unless(mask_of(column.is_valid()), _missing(path))
@@ -280,8 +281,8 @@ class Map(Part):
     def settle(self, array: pa.Array) -> Settled:
         lists = _last_entries(array, self.key)
         entries, offsets = lists.values, lists.offsets
-        keys, faults = self.key.settle(entries.field(0))
-        values, of_values = self.value.settle(entries.field(1))
+        keys, faults = self.key.settle(entries.field(self.key.wire.key))
+        values, of_values = self.value.settle(entries.field(self.value.wire.key))
         faults += of_values
         if not self.type.item_field.nullable and values.null_count:
             faults += _unless(mask_of(values.is_valid()), _missing(f"{self.path}.value"))
@@ -355,7 +356,7 @@ def _lifted(faults: Sequence[Fault], lists: pa.Array) -> list[Fault]:
 
 def _last_entries(array: pa.Array, key: Part) -> pa.Array:
     """The entries of maps, without those whose key occurs again later in the same map."""
-    keys = _filled(array.values.field(0), ZEROS[key.wire.type])
+    keys = _filled(array.values.field(key.wire.key), ZEROS[key.wire.type])
     codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     parents = pc.list_parent_indices(array).to_numpy()
     order = np.lexsort((codes, parents))

@@ -12,7 +12,7 @@
 | Duration | decimal, in seconds |
 | wrappers | what their value becomes |
 | other messages | struct of the fields with the same names |
-| any message | string: its JSON; Timestamp, Duration and FieldMask without quotes |
+| any message | JSON, or its text as a string; there Timestamp, Duration and FieldMask are without quotes |
 | repeated | list |
 | map | map; keys that are no strings become strings if the map has such keys |
 
@@ -44,7 +44,18 @@ from landonce.read.formats.protobuf.parts import (
 )
 from landonce.read.formats.protobuf.source import Descriptor
 from landonce.read.formats.protobuf.wire import BYTES, ENUM, INT32, MESSAGE, STRING, Wire
-from landonce.read.schema.fields import KEY, Field, Place, Schema, by_record_name, folded, is_uuid, spelled
+from landonce.read.schema.fields import (
+    JSON,
+    KEY,
+    Field,
+    Place,
+    Schema,
+    by_record_name,
+    folded,
+    is_uuid,
+    landed,
+    spelled,
+)
 
 TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 WRAPPERS = frozenset(
@@ -106,14 +117,10 @@ class _Building:
             parts[place.name] = self.field(each, place, places[place], here)
             needed.add(each.number)
         wires = _with_oneofs(descriptor, {part.wire.number: part.wire for part in parts.values()}, needed)
-        at = {wire.number: index for index, wire in enumerate(wires)}
-        children = []
-        for child in type_:
-            part = parts.get(child.name)
-            children.append((part, at[part.wire.number]) if part is not None else (Absent(child.type), -1))
+        children = tuple(parts.get(child.name) or Absent(child.type) for child in type_)
         paths = tuple(_inside(path, child.name) for child in type_)
-        required = frozenset(index for index, each in enumerate(wires) if _is_required(descriptor, each.number))
-        return Struct(Wire(0, MESSAGE, path, inside=wires), type_, tuple(children), paths, required, _oneofs(wires))
+        required = tuple(each for each in wires if descriptor.fields_by_number[each.number].is_required)
+        return Struct(Wire(0, MESSAGE, path, inside=wires), type_, children, paths, required, _oneofs(wires))
 
     def field(self, field: Any, place: Place, limits: Field, path: str) -> Part:
         type_ = place.type
@@ -125,7 +132,7 @@ class _Building:
             if not pt.is_list(type_):
                 return self.misfit(field, type_, path)
             item = self.single(field, place.inside[0], limits, f"{path}[]")
-            return List(replace(item.wire, repeated=True, oneof=None), type_, item)
+            return List(replace(item.wire, repeated=True, oneof=None), landed(type_), item)
         part = self.single(field, place, limits, path)
         if isinstance(part, JsonText) and part.wire.oneof is None:
             return replace(part, wire=replace(part.wire, repeated=True), pieces=True)
@@ -143,7 +150,7 @@ class _Building:
         value = self.single(entry["value"], place.inside[0], limits, path)
         key, value = _always(key), _always(value)
         wire = Wire(field.number, MESSAGE, path, repeated=True, inside=(key.wire, value.wire))
-        return Map(wire, type_, key, value, path)
+        return Map(wire, landed(type_), key, value, path)
 
     def single(self, field: Any, place: Place, limits: Field, path: str) -> Part:
         """One value: of a field, in a list, in a map."""
@@ -167,11 +174,12 @@ class _Building:
         type_, descriptor = place.type, field.message_type
         name = descriptor.full_name
         wire = _wire(field, path)
-        if pt.is_string(type_) and field.type == MESSAGE:
-            return JsonText(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, name in _BARE_TEXT)
+        if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE:
+            bare = name in _BARE_TEXT and type_ != JSON
+            return JsonText(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
         if pt.is_struct(type_):
             inside = [(each, limits.inside(each.name)) for each in place.inside]
-            made = self.struct(descriptor, type_, inside, path)
+            made = self.struct(descriptor, landed(type_), inside, path)
             return replace(made, wire=replace(wire, inside=made.wire.inside))
         if name in WRAPPERS:
             value = self.single(descriptor.fields_by_name["value"], place, limits, path)
@@ -184,7 +192,7 @@ class _Building:
 
     def misfit(self, field: Any, type_: pa.DataType, path: str) -> Part:
         self.misfits.append(Misfit(path, f"is {kind_of(field)}, which cannot become {spelled(type_)}"))
-        return Absent(type_, _wire(field, path))
+        return Absent(landed(type_), _wire(field, path))
 
 
 _SECONDS = (Wire(1, 3, "seconds"), Wire(2, INT32, "nanos"))
@@ -249,7 +257,9 @@ def _always(part: Part) -> Part:
     """An entry of a map has both of its fields: if one is absent, it has its zero."""
     if isinstance(part, Scalar | Enum):
         return replace(part, zero=part.zero if part.zero is not None else ZEROS[part.wire.type])
-    return part if isinstance(part, Absent) else replace(part, always=True)
+    if isinstance(part, JsonText | Timestamp | Duration | Wrapper | Struct):
+        return replace(part, always=True)
+    return part
 
 
 def _with_oneofs(descriptor: Descriptor, wires: dict[int, Wire], needed: set[int]) -> tuple[Wire, ...]:
@@ -266,11 +276,10 @@ def _with_oneofs(descriptor: Descriptor, wires: dict[int, Wire], needed: set[int
     return tuple(found.values())
 
 
-def _oneofs(wires: tuple[Wire, ...]) -> tuple[tuple[int, ...], ...]:
-    """The places of the members of each oneof that has several."""
+def _oneofs(wires: tuple[Wire, ...]) -> tuple[tuple[Wire, ...], ...]:
+    """The members of each oneof."""
     names = dict.fromkeys(each.oneof for each in wires if each.oneof is not None)
-    groups = (tuple(at for at, each in enumerate(wires) if each.oneof == name) for name in names)
-    return tuple(each for each in groups if len(each) > 1)
+    return tuple(tuple(each for each in wires if each.oneof == name) for name in names)
 
 
 def _wire(field: Any, path: str, type_: int | None = None) -> Wire:
@@ -282,10 +291,6 @@ def _wire(field: Any, path: str, type_: int | None = None) -> Wire:
 
 def _zero(field: Any) -> Any:
     return ZEROS[_wire(field, "").type]
-
-
-def _is_required(descriptor: Descriptor, number: int) -> bool:
-    return bool(descriptor.fields_by_number[number].is_required)
 
 
 def _is_repeated(field: Any) -> bool:

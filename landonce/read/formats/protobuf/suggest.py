@@ -1,7 +1,7 @@
 """The schema that a message type suggests: for a table that is to be created.
 
-Every field may be absent: a later version of the message may not have it. What cannot be a column of a common type is text:
-a message that holds itself, one without fields, and `Struct`, `Value` and `ListValue`, become JSON.
+Every field may be absent: a later version of the message may not have it. A message that holds itself, one without fields,
+and `Struct`, `Value` and `ListValue` become JSON. Times have microseconds, unless a record shows nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from landonce.errors import NothingToInfer
 from landonce.packages import require
-from landonce.read.formats.protobuf.decode import Catalog
+from landonce.read.formats.protobuf.decode import Catalog, ProtobufDecoder
 from landonce.read.formats.protobuf.framing import BadFrame, frame_of
 from landonce.read.formats.protobuf.shape import DURATION, TIMESTAMP, WRAPPERS
 from landonce.read.formats.protobuf.source import Descriptor, Messages, ProtobufSource, message_in
-from landonce.read.schema.fields import KEY, VALUE, Field, Schema
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Schema
 
 UINT64 = pa.decimal128(20, 0)
 SECONDS = pa.decimal128(21, 9)
@@ -39,7 +41,9 @@ _TYPES = {
     17: pa.int32(),
     18: pa.int64(),
 }
-_JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue", "google.protobuf.FieldMask")
+_JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
+_FINE, _COMMON = pa.timestamp("ns", tz="UTC"), pa.timestamp("us", tz="UTC")
+_SAMPLE_BYTES = 2**30
 
 
 def schema_of(source: ProtobufSource, values: Sequence[bytes] = ()) -> Schema:
@@ -55,7 +59,26 @@ def schema_of(source: ProtobufSource, values: Sequence[bytes] = ()) -> Schema:
             safe="Nothing was created.",
             command='declare `source.kafka.schema` in {file}, for example: schema: "id BIGINT NOT NULL, name STRING"',
         )
-    return Schema(tuple(fields.values()))
+    fine = Schema(tuple(fields.values()))
+    shown = ProtobufDecoder(fine, source, max_record_bytes=_SAMPLE_BYTES).decode(pa.array(values, pa.binary())).table
+    columns = zip(fine.fields, shown.columns, strict=True)
+    return Schema(tuple(Field(each.name, _as_fine_as(each.type, column.combine_chunks())) for each, column in columns))
+
+
+def _as_fine_as(type_: pa.DataType, array: pa.Array) -> pa.DataType:
+    """The type, with nanoseconds only where the array has some."""
+    if type_ == _FINE:
+        ticks = array.cast(pa.int64())
+        whole = pc.equal(pc.multiply(pc.divide(ticks, 1000), 1000), ticks)
+        return _COMMON if pc.all(whole, min_count=0).as_py() else _FINE
+    if pt.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_as_fine_as(type_.value_type, array.values)))
+    if pt.is_map(type_):
+        return pa.map_(type_.key_field, type_.item_field.with_type(_as_fine_as(type_.item_type, array.items)))
+    if pt.is_struct(type_):
+        inside = enumerate(type_)
+        return pa.struct([each.with_type(_as_fine_as(each.type, array.field(at))) for at, each in inside])
+    return type_
 
 
 def _messages(source: ProtobufSource, values: Sequence[bytes]) -> list[Descriptor]:
@@ -88,11 +111,11 @@ def _single(field: Any, around: tuple[str, ...]) -> pa.DataType:
         return _TYPES[field.type]
     name = message.full_name
     if name == TIMESTAMP:
-        return pa.timestamp("ns", tz="UTC")
+        return _FINE
     if name == DURATION:
         return SECONDS
     if name in WRAPPERS:
         return _TYPES[message.fields_by_name["value"].type]
     if name in around or name in _JSON or not message.fields:
-        return pa.string()
+        return JSON
     return pa.struct([pa.field(each.name, _type(each, (*around, name))) for each in message.fields])

@@ -35,6 +35,11 @@ class Wire:
     inside: tuple[Wire, ...] = ()
 
     @property
+    def key(self) -> str:
+        """Its name in the message that is made."""
+        return f"f{self.number}"
+
+    @property
     def holds_group(self) -> bool:
         return self.type == GROUP or any(each.holds_group for each in self.inside)
 
@@ -63,9 +68,7 @@ def _add_message(file: Any, name: str, fields: tuple[Wire, ...], numbers: Iterat
     message = file.message_type.add(name=name)
     oneofs: list[str] = []
     for each in fields:
-        made = message.field.add(
-            name=f"f{each.number}", number=each.number, type=each.type, label=3 if each.repeated else 1
-        )
+        made = message.field.add(name=each.key, number=each.number, type=each.type, label=3 if each.repeated else 1)
         if each.oneof is not None:
             if each.oneof not in oneofs:
                 oneofs.append(each.oneof)
