@@ -23,12 +23,13 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, RegistryUnavailable
 from landonce.read.formats import Decoded
 from landonce.read.formats.protobuf.decode import ProtobufDecoder
 from landonce.read.formats.protobuf.framing import BadFrame, Frame, frame_of
-from landonce.read.formats.protobuf.source import Messages, NoSuchSchema, ProtobufSource, compile_text
+from landonce.read.formats.protobuf.source import Messages, ProtobufSource, compile_text
 from landonce.read.formats.protobuf.suggest import schema_of
+from landonce.read.registry import Registered, Registry, UnknownSchema
 from landonce.read.schema.ddl import parse_schema, spelled_schema
 from landonce.read.schema.fields import Field, Schema
 
@@ -661,17 +662,15 @@ def test_a_schema_does_not_write_outside_of_its_folder(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Registered:
-    """A registry in memory."""
+class InMemory(Registry):
+    """A registry that asks nobody."""
 
-    texts: tuple[tuple[int, str], ...]
-    imports: tuple[tuple[str, str], ...] = ()
+    known: tuple[tuple[int, Registered], ...] = ()
 
-    def proto_files(self, schema_id: int) -> tuple[str, Mapping[str, str]]:
-        found = dict(self.texts).get(schema_id)
-        if found is None:
-            raise NoSuchSchema(f"the registry has no schema {schema_id}")
-        return found, dict(self.imports)
+    def schema(self, number: int) -> Registered:
+        if number not in dict(self.known):
+            raise UnknownSchema
+        return dict(self.known)[number]
 
 
 def framed(schema_id: int, value: bytes, *indexes: int) -> bytes:
@@ -690,7 +689,16 @@ message B { message C { string name = 1 [(confluent.field_meta).doc = "name"]; i
 """
 NEWER = 'syntax = "proto3"; package e; message A { int64 id = 1; string added = 3; bool item = 2; }'
 ITEM = 'syntax = "proto3"; package e; message Item { string sku = 1; }'
-REGISTRY = Registered(((1, EVENTS), (2, NEWER), (3, "no schema"), (70_000, NEWER)), (("item.proto", ITEM),))
+EVENTS_WITH_ITEM = Registered("PROTOBUF", EVENTS, (("item.proto", ITEM),))
+NEWER_ALONE = Registered("PROTOBUF", NEWER)
+KNOWN = {
+    1: EVENTS_WITH_ITEM,
+    2: NEWER_ALONE,
+    3: Registered("PROTOBUF", "no schema"),
+    4: Registered("AVRO", '"int"'),
+    70_000: NEWER_ALONE,
+}
+REGISTRY = InMemory("http", "nowhere", 1, known=tuple(KNOWN.items()))
 
 
 def test_a_frame_says_which_message_follows() -> None:
@@ -741,7 +749,8 @@ def test_what_the_registry_or_the_framing_does_not_know_is_rejected() -> None:
         b"": "does not begin with the zero byte of Confluent's framing",
         b"\x08\x05": "does not begin with the zero byte of Confluent's framing",
         b"\0\0\0\0\1": "ends inside Confluent's framing",
-        framed(9, b""): "the registry has no schema 9",
+        framed(9, b""): "schema 9 is not in the registry",
+        framed(4, b""): "schema 4 of the registry is AVRO, not PROTOBUF",
         framed(3, b""): "schema 3 of the registry cannot be compiled",
         framed(1, b"", 5): "schema 1 has no message [5]",
         framed(1, b"", 1): "e.B does not fit: field 'id' is string, which cannot become BIGINT",
@@ -760,10 +769,11 @@ def test_only_the_chosen_message_lands() -> None:
 
 
 def test_an_error_of_the_registry_itself_is_no_dead_letter() -> None:
-    class Unreachable:
-        def proto_files(self, schema_id: int) -> tuple[str, Mapping[str, str]]:
-            raise ConnectionError
+    class Unreachable(InMemory):
+        def schema(self, number: int) -> Registered:
+            raise RegistryUnavailable(str(number))
 
-    decoder = ProtobufDecoder(parse_schema("id BIGINT"), ProtobufSource(registry=Unreachable()), max_record_bytes=100)
-    with pytest.raises(ConnectionError):
+    unreachable = ProtobufSource(registry=Unreachable("http", "nowhere", 1))
+    decoder = ProtobufDecoder(parse_schema("id BIGINT"), unreachable, max_record_bytes=100)
+    with pytest.raises(RegistryUnavailable):
         decoder.decode(pa.array([framed(1, b"")], pa.binary()))

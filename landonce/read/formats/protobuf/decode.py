@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landonce.errors import ConfigError
 from landonce.packages import require
 from landonce.read.formats import Collected, Decoded, Indexes
 from landonce.read.formats.json.columns import Fault, Mask
@@ -30,11 +29,9 @@ from landonce.read.formats.protobuf.shape import shape_of
 from landonce.read.formats.protobuf.source import (
     Descriptor,
     Messages,
-    NoSuchSchema,
     ProtobufSource,
-    Schemas,
-    compile_text,
     message_in,
+    registered_message,
 )
 from landonce.read.formats.protobuf.wire import RECORDS, ROOT, Wire, file_of, full_name, is_message
 from landonce.read.schema.fields import Schema
@@ -54,7 +51,7 @@ class ProtobufDecoder:
         self._arrow = schema.arrow
         self._source = source
         self._max_record_bytes = max_record_bytes
-        self._readers: dict[Frame, _Reader | str] = {}
+        self._readers: dict[Frame, _Reader] = {}
         self._one: _Reader | None = None
         if source.registry is None:
             descriptor = message_in(Messages(source.descriptors), source.message)
@@ -62,7 +59,6 @@ class ProtobufDecoder:
             if isinstance(reader, str):
                 raise TypeError(reader)
             self._one = reader
-        self._catalog = Catalog(source.registry) if source.registry is not None else None
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
@@ -91,45 +87,19 @@ class ProtobufDecoder:
         return np.flatnonzero(good), values.filter(pa.array(good))
 
     def _reader(self, frame: Frame) -> _Reader | str:
-        if frame not in self._readers:
-            self._readers[frame] = self._make(frame)
-        return self._readers[frame]
-
-    def _make(self, frame: Frame) -> _Reader | str:
-        assert self._catalog is not None
-        descriptor = self._catalog.message(frame)
+        """A reason is not kept: a registry may know the id a moment later."""
+        if frame in self._readers:
+            return self._readers[frame]
+        assert self._source.registry is not None
+        descriptor, wanted = registered_message(self._source.registry, frame), self._source.message
         if isinstance(descriptor, str):
             return descriptor
-        wanted = self._source.message
         if wanted is not None and descriptor.full_name != wanted:
             return f"is a {descriptor.full_name}, not a {wanted}"
-        return _reader(descriptor, self._schema)
-
-
-class Catalog:
-    """The message types of a registry, by the framing of records."""
-
-    def __init__(self, registry: Schemas) -> None:
-        self._registry = registry
-        self._compiled: dict[int, Messages | str] = {}
-
-    def message(self, frame: Frame) -> Descriptor | str:
-        """The message type, or why there is none. Errors of the registry itself are raised."""
-        if frame.schema_id not in self._compiled:
-            self._compiled[frame.schema_id] = self._compile(frame.schema_id)
-        messages = self._compiled[frame.schema_id]
-        if isinstance(messages, str):
-            return messages
-        found = messages.at(frame.indexes)
-        return found if found is not None else f"schema {frame.schema_id} has no message {list(frame.indexes)}"
-
-    def _compile(self, schema_id: int) -> Messages | str:
-        try:
-            return Messages(compile_text(*self._registry.proto_files(schema_id)))
-        except NoSuchSchema as error:
-            return str(error)
-        except ConfigError:
-            return f"schema {schema_id} of the registry cannot be compiled"
+        reader = _reader(descriptor, self._schema)
+        if isinstance(reader, _Reader):
+            self._readers[frame] = reader
+        return reader
 
 
 def _reader(descriptor: Descriptor, schema: Schema) -> _Reader | str:

@@ -11,12 +11,15 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from landonce.errors import ConfigError
 from landonce.packages import require
+from landonce.read.formats.protobuf.framing import Frame
+from landonce.read.registry import Registered, Registry, UnknownSchema
 
 Descriptor = Any
 """A message descriptor of `google.protobuf`."""
@@ -42,18 +45,6 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 """What registered schemas may import without a reference: a Confluent registry brings these files."""
 
 
-class Schemas(Protocol):
-    """A schema registry, as far as Protobuf needs it. Picklable."""
-
-    def proto_files(self, schema_id: int) -> tuple[str, Mapping[str, str]]:
-        """The text of a `.proto` file, and of the files that it imports, by name. Raises `NoSuchSchema`."""
-        ...
-
-
-class NoSuchSchema(LookupError):
-    """The registry has no Protobuf schema of this id. The message is the reason for a dead letter."""
-
-
 @dataclass(frozen=True)
 class ProtobufSource:
     """Either ``descriptors`` (a serialized FileDescriptorSet) and the full name of a ``message`` in it, or a ``registry``.
@@ -64,7 +55,7 @@ class ProtobufSource:
 
     descriptors: bytes = field(default=b"", repr=False)
     message: str | None = None
-    registry: Schemas | None = None
+    registry: Registry | None = None
 
     @staticmethod
     def of_file(path: Path, message: str | None = None) -> ProtobufSource:
@@ -145,6 +136,30 @@ def message_in(messages: Messages, name: str | None) -> Descriptor:
     if found is None:
         raise ConfigError(f"the Protobuf schema has no message {name!r}. It has: {listed}.", safe=_SAFE)
     return found
+
+
+def registered_message(registry: Registry, frame: Frame) -> Descriptor | str:
+    """The message type that a framing names, or why its records are rejected. Errors of the registry itself are raised."""
+    number = frame.schema_id
+    try:
+        found = registry.schema(number)
+    except UnknownSchema:
+        return f"schema {number} is not in the registry"
+    if found.kind != "PROTOBUF":
+        return f"schema {number} of the registry is {found.kind}, not PROTOBUF"
+    messages = _compiled(found)
+    if messages is None:
+        return f"schema {number} of the registry cannot be compiled"
+    descriptor = messages.at(frame.indexes)
+    return descriptor if descriptor is not None else f"schema {number} has no message {list(frame.indexes)}"
+
+
+@lru_cache(maxsize=1024)
+def _compiled(found: Registered) -> Messages | None:
+    try:
+        return Messages(compile_text(found.text, dict(found.referenced)))
+    except ConfigError:
+        return None
 
 
 def compile_file(path: Path) -> bytes:

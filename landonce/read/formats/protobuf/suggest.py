@@ -15,10 +15,16 @@ import pyarrow.types as pt
 
 from landonce.errors import NothingToInfer
 from landonce.packages import require
-from landonce.read.formats.protobuf.decode import Catalog, ProtobufDecoder
+from landonce.read.formats.protobuf.decode import ProtobufDecoder
 from landonce.read.formats.protobuf.framing import BadFrame, frame_of
 from landonce.read.formats.protobuf.shape import DURATION, TIMESTAMP, WRAPPERS
-from landonce.read.formats.protobuf.source import Descriptor, Messages, ProtobufSource, message_in
+from landonce.read.formats.protobuf.source import (
+    Descriptor,
+    Messages,
+    ProtobufSource,
+    message_in,
+    registered_message,
+)
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Schema
 
 UINT64 = pa.decimal128(20, 0)
@@ -84,14 +90,13 @@ def _as_fine_as(type_: pa.DataType, array: pa.Array) -> pa.DataType:
 def _messages(source: ProtobufSource, values: Sequence[bytes]) -> list[Descriptor]:
     if source.registry is None:
         return [message_in(Messages(source.descriptors), source.message)]
-    catalog = Catalog(source.registry)
     found = set()
     for value in values:
         try:
             found.add(frame_of(value)[0])
         except BadFrame:
             continue
-    known = (catalog.message(frame) for frame in sorted(found))
+    known = (registered_message(source.registry, frame) for frame in sorted(found))
     return [each for each in known if not isinstance(each, str) and source.message in (None, each.full_name)]
 
 
