@@ -19,7 +19,7 @@ from landonce.errors import ConfigError
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _USERINFO = re.compile(r"://[^/\s]*@")
 _SECRET_NAME = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
-
+_MOST_VALUES = 100_000
 
 Keys = Callable[[tuple[str, ...]], Sequence[str]]
 """Returns the keys that the section at this place of the file may have."""
@@ -39,7 +39,10 @@ def read(path: Path) -> str:
 def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
     """The model of this text, or a `ConfigError` that names every mistake in it. `path` is for messages, `keys` for hints."""
     try:
+        _refuse_vast(yaml.compose(text, Loader=yaml.SafeLoader))
         document = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
     if not isinstance(document, dict):
@@ -56,6 +59,19 @@ def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
         raise ConfigError(secrets.redact(f"{path}:\n{lines}")) from None
 
 
+def _refuse_vast(document: yaml.Node | None) -> None:
+    """Raises for a text whose aliases stand for more values than any pipeline has, or for themselves."""
+    left, count = [document], 0
+    while left:
+        node, count = left.pop(), count + 1
+        if count > _MOST_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, f"more than {_MOST_VALUES:,} values, by aliases")
+        if isinstance(node, yaml.MappingNode):
+            left += [each for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
+
+
 def _where_and_what(error: yaml.YAMLError) -> str:
     """Does not quote the line, which may hold a secret."""
     mark = getattr(error, "problem_mark", None)
@@ -69,6 +85,8 @@ class _NoRepeats(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key is a name", key.start_mark)
             name = self.construct_object(key, deep=True)
             if name in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {name!r} occurs twice", key.start_mark)

@@ -81,7 +81,7 @@ def test_an_empty_value_is_null_unless_it_is_quoted() -> None:
     ("record", "reason"),
     [
         (b"1,x", "has 2 values, not 3"),
-        (b"", "has 1 values, not 3"),
+        (b"", "has 1 value, not 3"),
         (b"1,x,2,3", "has 4 values, not 3"),
         (b"1,x,2\n3,y,4", "is more than one line"),
         (b'1,"x,2', "has 2 values, not 3"),
@@ -256,8 +256,8 @@ sink: {sql: {url: "sqlite:///x.db", table: t%s}}
         ("{csv: {columns: [a, a]}}", "", "a name occurs twice"),
         ("{csv: {columns: [a], delimiter: '\"'}}", "", "must differ"),
         ("{json: {}, raw: {}}", "", "name one format"),
-        ("raw", ", mode: upsert, key: id", "is for plain JSON records"),
-        ("{json: {framing: confluent}}", ", evolve: true", "is for plain JSON records"),
+        ("raw", ", mode: upsert, key: id", "of the sink is for"),
+        ("{json: {framing: confluent}}", ", evolve: true", "of the sink is for"),
     ],
 )
 def test_mistakes_in_the_file_are_named(section: str, more: str, said: str, tmp_path: Any) -> None:

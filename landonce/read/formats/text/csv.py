@@ -7,6 +7,7 @@ is split until the bad records are alone, so the result of a record never depend
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from landonce.read.formats import Collected, Decoded, Format, Indexes
-from landonce.read.formats.json.columns import cast_or_null
+from landonce.read.formats.json.columns import cast_or_null, mask_of
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.schema.fields import Field, Schema
 
@@ -53,6 +54,9 @@ class CsvDecoder:
         for each in schema.fields:
             check_supported(each)
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
+        quote, delimiter = re.escape(format_.quote), re.escape(format_.delimiter)
+        value = rf"(?:{quote}(?:[^{quote}]|{quote}{quote})*{quote}|(?:[^{quote}{delimiter}\r\n][^{delimiter}\r\n]*)?)"
+        self._line = rf"(?s)\A{value}(?:{delimiter}{value})*[\r\n]*\z"
         by_name = {name.lower() if schema.fold_case else name: name for name in format_.columns}
         self._columns = {
             each.name: next((by_name[name] for name in map(self._folded, each.place().names) if name in by_name), None)
@@ -93,7 +97,7 @@ class CsvDecoder:
     def _read(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         table = self._table(records)
         if table is not None:
-            self._keep(found, rows, table)
+            self._keep(found, rows, table, self._torn(records))
         elif len(rows) == 1:
             found.reject(int(rows[0]), self._reason(records))
         else:
@@ -154,11 +158,22 @@ class CsvDecoder:
         if table is not None and table.num_rows + len(wrong) > 2:
             return "is more than one line"
         if wrong:
-            return f"has {wrong[0].actual_columns - 1} values, not {wrong[0].expected_columns - 1}"
+            count = wrong[0].actual_columns - 1
+            return f"has {count} value{'s' if count != 1 else ''}, not {wrong[0].expected_columns - 1}"
         return "leaves a quote open"
 
-    def _keep(self, found: Collected, rows: Indexes, table: pa.Table) -> None:
-        columns, reasons = [], dict[int, str]()
+    def _torn(self, records: pa.BinaryArray) -> dict[int, str]:
+        """Records in which text follows a closing quote: Arrow would join the two."""
+        quoted = pc.match_substring(records, self._format.quote)
+        if not pc.any(quoted).as_py():
+            return {}
+        well_formed = pc.match_substring_regex(records, pattern=self._line)
+        return {
+            int(at): "has text beside a quoted value" for at in np.flatnonzero(mask_of(pc.and_not(quoted, well_formed)))
+        }
+
+    def _keep(self, found: Collected, rows: Indexes, table: pa.Table, reasons: dict[int, str]) -> None:
+        columns = []
         for each in self._schema.fields:
             name = self._columns[each.name]
             text = table.column(name).combine_chunks() if name is not None else pa.nulls(len(rows), pa.string())

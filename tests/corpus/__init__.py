@@ -1,0 +1,94 @@
+"""Input that breaks other readers: named cases by format, and what becomes of each.
+
+A line of `outcomes/NAME.txt` says `case: lands ROW` or `case: dead REASON`. `python -m corpus`, in `tests`, writes these files anew from what
+the decoders do now: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from corpus import csv_lines, framed_values, json_values, plain_values
+from landonce.config.formats import RecordFormat
+from landonce.read.decoding import Decoding, decoder_of, format_of
+from landonce.read.schema.ddl import parse_schema
+
+FOLDER = Path(__file__).parent / "outcomes"
+LIMIT = 2 * 2**20
+_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The cases of one format."""
+
+    name: str
+    schema: str
+    format: Any
+    cases: Mapping[str, bytes | None]
+
+    def become(self, values: list[bytes | None]) -> list[str]:
+        """What becomes of each record."""
+        decoding = Decoding(format_of(RecordFormat.model_validate(self.format)), max_record_bytes=LIMIT)
+        decode = decoder_of(parse_schema(self.schema), decoding)
+        array = pa.array(values, pa.binary())
+        found = decode(array, [_Message(each) for each in values])
+        rows = found.table.cast(pa.schema([(each.name, _shown(each.type)) for each in found.table.schema]))
+        outcomes = {int(at): f"lands {_row(row)}" for at, row in zip(found.kept, rows.to_pylist(), strict=True)}
+        outcomes |= {each.index: f"dead {each.reason}" for each in found.rejects}
+        assert len(outcomes) == len(found.kept) + len(found.rejects) == len(values)
+        return [outcomes[at] for at in range(len(values))]
+
+    def expected(self) -> dict[str, str]:
+        lines = (FOLDER / f"{self.name}.txt").read_text().splitlines()
+        return dict(line.split(": ", 1) for line in lines)
+
+
+@dataclass(frozen=True)
+class _Message:
+    """As Kafka's client gives it."""
+
+    content: bytes | None
+
+    def value(self) -> bytes | None:
+        return self.content
+
+    def key(self) -> bytes | None:
+        return None
+
+    def headers(self) -> None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return 0, -1
+
+    def offset(self) -> int:
+        return 0
+
+
+def _shown(type_: pa.DataType) -> pa.DataType:
+    """Times as text: Python knows no year 0."""
+    return pa.string() if pa.types.is_temporal(type_) else type_
+
+
+def _row(row: dict[str, Any]) -> str:
+    text = repr({name: value for name, value in row.items() if value is not None})
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def _corpus(name: str, module: ModuleType) -> Corpus:
+    return Corpus(name, module.SCHEMA, module.FORMAT, module.CASES)
+
+
+ALL = (
+    _corpus("json", json_values),
+    _corpus("csv", csv_lines),
+    _corpus("framed", framed_values),
+    _corpus("string", plain_values),
+)
