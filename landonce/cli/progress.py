@@ -87,6 +87,9 @@ class TerminalProgress:
     def trouble(self, what: str) -> None:
         self._console.print(redact(what), style="yellow", markup=False, highlight=False)
 
+    def inferred(self, words: str) -> None:
+        self._console.print(redact(words), markup=False, highlight=False)
+
     def note(self, what: str) -> None:
         """Not a problem: the effect of a signal."""
         self._console.print(redact(what), style="dim", markup=False, highlight=False)
@@ -299,6 +302,9 @@ class LogProgress:
 
     def trouble(self, what: str) -> None:
         self._say("trouble", logging.WARNING, what=redact(what))
+
+    def inferred(self, words: str) -> None:
+        self._say("inferred", columns=redact(words))
 
     def note(self, what: str) -> None:
         """Not a problem: the effect of a signal."""

@@ -144,7 +144,7 @@ class _DedupCheck:
                 "the types of the key's fields are not known: neither the target nor the topics tell."
             )
         if declared is None and self.run.source is not None:
-            return sampled_schema(self.run.parts, self.run.source, lambda _: None)
+            return sampled_schema(self.run.parts, self.run.source, lambda _: None).schema
         return declared or Schema(())
 
     def _window(self) -> Findings:

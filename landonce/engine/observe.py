@@ -45,6 +45,14 @@ class Observer(Protocol):
         """After every look at Kafka: at most this many records are stable and not committed yet."""
 
 
+@runtime_checkable
+class InferenceObserver(Protocol):
+    """What an `Observer` may have, too: it hears which columns were inferred from the first records."""
+
+    def inferred(self, words: str) -> None:
+        """A table is to be created with these columns."""
+
+
 @dataclass(frozen=True)
 class AcceptReport:
     """With `dedup`: one batch that was accepted. What landed of it is told in a `BatchReport` of its own."""

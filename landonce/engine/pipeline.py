@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from landonce.engine import transform
 from landonce.engine.committing import Committing
 from landonce.engine.driver import Driver, Topics
-from landonce.engine.observe import Observer, Silent
+from landonce.engine.observe import InferenceObserver, Observer, Silent
 from landonce.engine.perform import Inserting, Performer, Pushing, Transacting, Workers
 from landonce.engine.publish import Letters
 from landonce.engine.spark.session import active_session, is_remote, open_session
@@ -157,7 +157,7 @@ def pipeline_run(parts: Parts, session: Callable[[], SparkSession], observer: Ob
         session=session,
         examine=examine,
         select_columns=lambda: selected_columns(parts.config, session),
-        sample=lambda usable, tidy: sampled_columns(parts, usable, tidy),
+        sample=lambda usable, tidy: sampled_columns(parts, usable, tidy, observer),
         tell=observer.trouble,
     )
 
@@ -167,9 +167,14 @@ def selected_columns(config: Pipeline, session: Callable[[], SparkSession]) -> S
     return transform.selected_schema(session(), selected_from(config), config.transform.select)
 
 
-def sampled_columns(parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]) -> Schema:
+def sampled_columns(
+    parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema], observer: Observer
+) -> Schema:
     """The columns of some records of the topics. They must be `usable`."""
-    return tidy(sampled_schema(parts, _surveyed(parts), lambda sampled: usable(tidy(sampled))))
+    inferred = sampled_schema(parts, _surveyed(parts), usable, tidy)
+    if inferred.words and isinstance(observer, InferenceObserver):
+        observer.inferred(inferred.words)
+    return inferred.schema
 
 
 def _surveyed(parts: Parts) -> SourceView:

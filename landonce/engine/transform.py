@@ -30,7 +30,7 @@ from landonce.protocol.receipt import BlockResult, Fate
 from landonce.read.block import ReadAccount
 from landonce.read.formats.json.columns import can_fit
 from landonce.read.rows import KEEP
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Field, Schema, landed
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.run import Expressions, RowExpressions, SourceAndTarget
 from landonce.sinks.worker import AnyRecipe, Recipe, T, Task, named
@@ -65,6 +65,7 @@ _MOVING_LITERAL = re.compile(
 
 def widened(type_: pa.DataType, name: str) -> pa.DataType:
     """The Spark type that holds every value of this one; an error where there is none."""
+    type_ = landed(type_)
     if pa.types.is_list(type_):
         return pa.list_(widened(type_.value_type, name))
     if pa.types.is_struct(type_):
@@ -157,6 +158,7 @@ def selected_schema(session: SparkSession, source: Schema, select: tuple[str, ..
 
 def _spark_type(type_: pa.DataType, name: str) -> DataType:
     """As `widened`, with what is declared NOT NULL inside, which PySpark's own conversion forgets in arrays and maps."""
+    type_ = landed(type_)
     if pa.types.is_list(type_):
         return ArrayType(_spark_type(type_.value_type, name), type_.value_field.nullable)
     if pa.types.is_map(type_):

@@ -33,7 +33,7 @@ import pyarrow.types as pt
 from landonce.read.formats import Collected, Decoded, Indexes, Reject
 from landonce.read.formats.json.columns import Fault, Mask, cast_or_null, fit, mask_of, settle, unless, wire_type
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, JsonDecoder
-from landonce.read.schema.fields import Field, Names, Path, Schema, spelled
+from landonce.read.schema.fields import JSON, Field, Names, Path, Schema, landed, spelled
 
 OPERATION = "_op"
 INSERT, UPDATE, DELETE = "I", "U", "D"
@@ -99,7 +99,7 @@ class ChangeDecoder:
         self._bare = kind(bare, identity, self._words, max_record_bytes)
         self._keys = KeyDecoder(bare, max_record_bytes) if how.mode in ("upsert", "operation") else None
         self._filters_tombstones = how.mode == "debezium"
-        rows = [pa.field(each.name, each.type, nullable=each.name not in identity) for each in schema.fields]
+        rows = [pa.field(each.name, landed(each.type), nullable=each.name not in identity) for each in schema.fields]
         self.arrow = pa.schema([pa.field(OPERATION, pa.string(), nullable=False), *rows])
 
     def decode(self, values: pa.BinaryArray, keys: Sequence[bytes | None] | pa.BinaryArray) -> Decoded:
@@ -136,7 +136,9 @@ class ChangeDecoder:
     def _spread(self, identity: list[pa.Array], count: int) -> list[pa.Array]:
         """The columns of deletions: the identity, and nulls."""
         held = iter(identity)
-        return [next(held) if each.name in self._identity else pa.nulls(count, each.type) for each in self._fields]
+        return [
+            next(held) if each.name in self._identity else pa.nulls(count, landed(each.type)) for each in self._fields
+        ]
 
     def _look_again(
         self, found: Collected, rows: Indexes, values: pa.BinaryArray, rejects: list[Reject]
@@ -188,8 +190,9 @@ def _check(schema: Schema, identity: tuple[str, ...], how: Changes) -> None:
     for name in identity:
         if name not in fields:
             raise ValueError(f"the identity field {name!r} is not in the schema")
-        if pt.is_nested(fields[name].type) or pt.is_floating(fields[name].type):
-            raise ValueError(f"the identity field {name!r} cannot be {spelled(fields[name].type)}")
+        type_ = fields[name].type
+        if pt.is_nested(type_) or pt.is_floating(type_) or type_ == JSON:
+            raise ValueError(f"the identity field {name!r} cannot be {spelled(type_)}")
     if OPERATION in fields:
         raise ValueError(f"the name {OPERATION!r} is taken: it holds the operation")
     operation = fields.get(how.field)
@@ -320,7 +323,9 @@ class _Nested(ABC):
             aliases += [((each.name,), each.aliases)] if each.aliases else []
             aliases += [((each.name, *path), names) for path, names in each.inner_aliases]
         kinds = [
-            each.type if pt.is_nested(each.type) else wire_type(each.type, integers=each.name in integers)
+            each.type
+            if pt.is_nested(each.type) or each.type == JSON
+            else wire_type(each.type, integers=each.name in integers)
             for each in columns
         ]
         inside = [pa.field(each.name, kind) for each, kind in zip(columns, kinds, strict=True)]
@@ -392,7 +397,8 @@ class Debezium(_Nested):
             else:
                 chosen.append(_nulled(deleted, new))
                 if pt.is_string(new.type):
-                    faults += _where(pc.equal(chosen[-1], _UNSENT), each.name, "was not sent by Debezium")
+                    unsent = json.dumps(_UNSENT) if each.type == JSON else _UNSENT
+                    faults += _where(pc.equal(chosen[-1], unsent), each.name, "was not sent by Debezium")
         columns, found = self._settled(chosen)
         return Images(kept, operations, columns, faults + found, np.zeros(len(kept), np.bool_), rejects)
 

@@ -30,11 +30,10 @@ from landonce.read.formats.json.structure import (
     scan,
     wider,
 )
-from landonce.read.schema.fields import ELEMENT, VALUE, Field, Path, Place, Schema, folded
+from landonce.read.schema.fields import ELEMENT, JSON, VALUE, Field, Path, Place, Schema, folded
 
 BOOLEAN, LONG, DOUBLE, STRING, LIST, STRUCT = "boolean", "long", "double", "string", "list", "struct"
 _TYPES = {BOOLEAN: pa.bool_(), LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string()}
-_FIRST = (STRUCT, LIST, STRING, DOUBLE, LONG, BOOLEAN)
 
 
 def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
@@ -59,16 +58,12 @@ class Shape:
     """Of arrays."""
 
     def type(self) -> pa.DataType | None:
-        """Its column; None as long as no value was seen.
-
-        Integers among fractions are fractions. Of incompatible kinds, the first in `_FIRST` gets the column,
-        whatever the order in which they came; records with another kind do not fit.
-        """
-        for kind in (each for each in _FIRST if each in self.kinds):
-            found = self._of_kind(kind)
-            if found is not None:
-                return found
-        return None
+        """Its column; None as long as no value was seen. Integers among fractions are fractions. Values of different kinds are kept
+        as JSON text."""
+        kinds = self.kinds - {LONG} if DOUBLE in self.kinds else self.kinds
+        if len(kinds) > 1:
+            return JSON
+        return next((self._of_kind(kind) for kind in kinds), None)
 
     def _of_kind(self, kind: str) -> pa.DataType | None:
         if kind == STRUCT:
@@ -155,13 +150,6 @@ def observed(payloads: Iterable[pa.BinaryArray], schema: Schema, *, identity: tu
         for start, stop in blocks(records)
     )
     return found if found else None
-
-
-def shape_of(values: pa.BinaryArray) -> Shape:
-    """The record as a whole, as a place."""
-    records = _objects(values)
-    found = (_scan(records.slice(start, stop - start)) for start, stop in blocks(records))
-    return merged(_Look(each, fold_case=False).struct_shape(each.roots(), 0) for each in found if each is not None)
 
 
 @cache

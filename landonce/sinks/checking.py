@@ -245,8 +245,10 @@ def missing(name: object) -> Findings:
     )
 
 
-def to_be_created(run: CheckRun, statement: Statement) -> Findings:
-    """What a start would create, of the declared fields or of those of a sample. Nothing is created."""
+def to_be_created(
+    run: CheckRun, statement: Statement, tidy: Callable[[Schema], Schema] = lambda inferred: inferred
+) -> Findings:
+    """What a start would create, of the declared fields or of those of a sample, as `tidy` leaves them. Nothing is created."""
     config = run.parts.config
     if config.transform.select:
         selected_from(config)
@@ -259,7 +261,10 @@ def to_be_created(run: CheckRun, statement: Statement) -> Findings:
         return
     schema = declared_schema(config)
     if schema is None and run.source is not None:
-        schema = sampled_schema(run.parts, run.source, statement)
+        inferred = sampled_schema(run.parts, run.source, statement, tidy)
+        schema = inferred.schema
+        if inferred.words:
+            yield Finding(Level.OK, f"the table does not exist yet; {inferred.words}")
     if schema is None:
         yield Finding(
             Level.WARNING, ("the table does not exist yet; the first start creates it from a sample of the records")

@@ -12,9 +12,9 @@ from landonce.errors import ConfigError
 from landonce.protocol.source import SourceView
 from landonce.read.formats.text.plain import Framed
 from landonce.read.record_columns import RECORD_COLUMNS, record_fields
+from landonce.read.sample import Inferred, first_records, sample_of
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
-from landonce.read.schema.sample import first_records, sample_of
 from landonce.sinks.pipeline_file import Pipeline
 
 if TYPE_CHECKING:
@@ -40,21 +40,27 @@ def with_record_columns(schema: Schema, names: Iterable[str]) -> Schema:
     return replace(schema, fields=(*schema.fields, *record_fields(lacking)))
 
 
-def sampled_schema(parts: Parts, view: SourceView, usable: Callable[[Schema], object]) -> Schema:
-    """The fields of some records in the topics, with the record columns that the file names. They must be `usable`."""
+def sampled_schema(
+    parts: Parts,
+    view: SourceView,
+    usable: Callable[[Schema], object],
+    tidy: Callable[[Schema], Schema] = lambda inferred: inferred,
+) -> Inferred:
+    """The fields of some records in the topics, with the record columns that the file names, as `tidy` leaves them. They must be
+    `usable`."""
     kafka, format_ = parts.config.source.kafka, parts.decoding.format
 
     def whole(found: Schema) -> Schema:
-        return with_record_columns(found, kafka.record_columns)
+        return tidy(with_record_columns(found, kafka.record_columns))
 
     records = first_records(view, parts.consumer)
     known = format_.fields([each.value for each in records])
     if known is not None:
         usable(whole(known))
-        return whole(known)
+        return Inferred(whole(known))
     if isinstance(format_, Framed):
         records = [replace(each, value=format_.unframed(each.value)) for each in records]
-    return whole(sample_of(records).columns(lambda found: usable(whole(found))))
+    return sample_of(records).columns(usable, whole)
 
 
 def landing_schema(config: Pipeline) -> Schema | None:

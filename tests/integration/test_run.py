@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from deliveries import (
     Site,
     Watch,
@@ -35,7 +34,7 @@ from deliveries import (
 from pyspark.sql import SparkSession
 from said import says
 
-from landonce.errors import ConfigError, NothingToInfer, PlanChanged, TableUnfit
+from landonce.errors import NothingToInfer, PlanChanged, TableUnfit
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
@@ -128,26 +127,6 @@ def test_a_table_from_a_sample(site: Site, spark: SparkSession, new_topic: Calla
     sent += send(site.kafka, site.topics[0], [{"id": 9, "name": "x", "price": 1.5}], partition=1)
     assert run(config, spark) == Totals(landed=4, dead_lettered=1)
     assert in_table(site, ("id", "name", "price")) == expected(sent[1:], ("id", "name", "price"))
-
-
-def test_nested_records_without_a_schema_are_refused_once_with_one_that_works(
-    site: Site, spark: SparkSession, new_topic: Callable[..., str]
-) -> None:
-    site.topics = (new_topic(2),)
-    send(site.kafka, site.topics[0], [{"id": 1, "customer": {"address": {"city": "Bern"}}, "items": [{"n": 1}]}])
-    send(site.kafka, site.topics[0], [{"id": 2, "customer": {"address": None}, "items": []}], partition=1)
-    with pytest.raises(ConfigError) as refused:
-        run(site.config(clickhouse={"create": True}), spark)
-    topic = site.topics[0]
-    absent = f"absent or null in 1 (first {topic}[1] at offset 0)"
-    assert f"  customer.address: an object in 1 (first {topic}[0] at offset 0); {absent}" in refused.value.what
-    assert "  items[]: an object in 1 " in refused.value.what
-    (line,) = [each for each in refused.value.command.splitlines() if each.startswith("  schema: ")]
-    config = site.config(kafka=yaml.safe_load(line), clickhouse={"create": True})
-    assert run(config, spark) == Totals(landed=1, dead_lettered=1), "what it says to paste is what works"
-    assert site.ask(f"SELECT customer.address.city AS city, items.n AS n FROM {site.table}") == [
-        {"city": "Bern", "n": [1]}
-    ]
 
 
 def test_columns_go_by_name_and_defaults_fill_in(

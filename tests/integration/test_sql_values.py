@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
 from landonce.engine.perform import Transacting
-from landonce.errors import ConfigError, RetentionOverrun, TargetRefused
+from landonce.errors import RetentionOverrun, TargetRefused
 from landonce.local import LocalKafka
 from landonce.protocol.ledger import Totals
 
@@ -153,26 +153,35 @@ def test_nested_fields_are_documents(site: SqlSite) -> None:
         assert site.ask("SELECT doc->>'a' FROM events WHERE doc @> '{\"a\": 1}'") == [("1",)]
 
 
-def test_a_table_with_documents_is_not_made_from_a_sample(site: SqlSite) -> None:
-    """A sample does not tell what else they may hold."""
-    site.write_file(create=True)
-    site.send(record(id=1, doc={"a": 1}))
-    with pytest.raises(ConfigError, match=r"doc: an object in 1 .*\n.*what else it may hold"):
-        site.run()
-
-
 def test_documents_of_a_table_of_ones_own(pg: SqlSite) -> None:
-    """In any kind of column; text that is no document is a dead letter; what is required must be declared."""
+    """In any kind of column; text that is no document is a dead letter."""
     pg.ask(f"CREATE TABLE events (id bigint, a json, b jsonb NOT NULL, c text, d jsonb, {COORDINATES})")
-    pg.write_file()
-    with pytest.raises(ConfigError, match="column 'b' of events holds documents"):
-        pg.run()
     pg.write_file(schema="id BIGINT, a ARRAY<INT>, b STRING, c STRUCT<x: INT>")
     pg.send(
         record(id=1, a=[1, 2], b='{"k": 1}', c={"x": 3}), record(id=2, b="no document"), record(id=3, b='"\\u0000"')
     )
     assert pg.run() == Totals(landed=1, dead_lettered=2)
     assert pg.ask("SELECT a, b, c, d FROM events") == [([1, 2], {"k": 1}, '{"x":3}', None)]
+
+
+def test_columns_of_json_take_any_value(
+    pg: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a schema, and in a text column where it is declared. JSON keeps the text, JSONB its value."""
+    pg.ask(f"CREATE TABLE events (id bigint, a json, b jsonb NOT NULL, c text, {COORDINATES})")
+    pg.write_file()
+    pg.send((None, b'{"id": 1, "a": {"x" : 1.50, "x":2}, "b": {"x" : 1.50}, "c": "plain"}'))
+    pg.send((None, b'{"id": 2, "b": "text"}'), (None, b'{"id": 3}'), (None, b'{"id": 4, "b": "\\u0000"}'))
+    assert pg.run() == Totals(landed=2, dead_lettered=2)
+    assert set(letters(pg)) == {2, 3}, "JSONB holds no zero byte"
+    pg.write_file(schema="id BIGINT, a JSON, b JSON NOT NULL, c JSON")
+    pg.send((None, b'{"id": 5, "b": [ 1 ], "c": [ 1 ]}'))
+    assert pg.run() == Totals(landed=1)
+    assert pg.ask("SELECT id, a::text, b::text, c FROM events ORDER BY id") == [
+        (1, '{"x" : 1.50, "x":2}', '{"x": 1.50}', "plain"),
+        (2, None, '"text"', None),
+        (5, None, "[1]", "[ 1 ]"),
+    ]
 
 
 def test_numbers_that_are_none_and_moments(pg: SqlSite) -> None:

@@ -14,8 +14,10 @@ from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.fields import Field, Schema, json_note
 from landonce.sinks.clickhouse import settings
+from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.probe import Line, compare, where
 from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
@@ -137,7 +139,42 @@ def test_a_created_table_has_what_the_guarantee_needs() -> None:
     with pytest.raises(ConfigError, match="coordinates"):
         create_statement(TableName("d", "t"), Schema((Field("_offset", pa.int64()),)))
     with pytest.raises(Unsupported):
-        column_type(pa.struct([("a", pa.int8())]), required=False)
+        column_type(pa.struct([pa.field("a", pa.int8(), nullable=False)]), required=False)
+
+
+def test_absent_objects_and_lists_become_nulls_and_empty_lists_and_nothing_else() -> None:
+    """Only in a column whose DEFAULT is just that, and where no value becomes a default of its type."""
+    text = "Tuple(a Nullable(Int64), b Array(String), c Tuple(d Nullable(String)))"
+    made = Column("x", text, "DEFAULT", "(NULL, [], tuple(NULL))")
+    assert made.empty_default
+    assert made.optional
+    assert made.field().type.field("c").nullable
+    for other in (
+        Column("x", text),
+        Column("x", text, "DEFAULT", "(1, [], tuple(NULL))"),
+        Column("x", "Tuple(a Int64)", "DEFAULT", "tuple(NULL)"),
+    ):
+        assert not other.empty_default
+        assert not any(each.nullable for each in other.field().type if each.name in "bc")
+    values = pa.array(
+        [None, {"a": 1, "b": None, "c": None}, {"a": None, "b": ["x"], "c": {"d": "y"}}], made.field().type
+    )
+    assert without_absent(values.slice(0), made.mapped.arrow).to_pylist() == [
+        {"a": None, "b": [], "c": {"d": None}},
+        {"a": 1, "b": [], "c": {"d": None}},
+        {"a": None, "b": ["x"], "c": {"d": "y"}},
+    ]
+    assert without_absent(values.slice(1, 1), made.mapped.arrow).to_pylist() == [{"a": 1, "b": [], "c": {"d": None}}]
+
+
+def test_the_comment_of_a_column_says_what_is_json_text() -> None:
+    declared = parse_schema("j JSON, l ARRAY<STRUCT<x: JSON, y: INT>>")
+    ddl = create_statement(TableName("d", "t"), declared)
+    assert "`j` Nullable(String) COMMENT 'landonce: JSON text'" in ddl
+    comment = json_note(declared.fields[1].type)
+    kind = column_type(declared.fields[1].type, required=False)
+    assert schema_of([Column("l", kind, "DEFAULT", "[]", comment=comment)]) == Schema(declared.fields[1:])
+    assert schema_of([Column("j", "Nullable(String)", comment="JSON text of the user")]) == parse_schema("j STRING")
 
 
 def test_a_url_is_read_and_its_password_never_shown() -> None:

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from landonce.engine import pipeline
+from landonce.engine.observe import Silent
 from landonce.errors import SourceUnavailable
+from landonce.read.sample import Inferred
 
 
 class Reluctant:
@@ -25,10 +27,10 @@ class Reluctant:
 
 def sampled(monkeypatch: pytest.MonkeyPatch, broker: Reluctant) -> object:
     monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
-    monkeypatch.setattr(pipeline, "sampled_schema", lambda _parts, view, _usable: view)
+    monkeypatch.setattr(pipeline, "sampled_schema", lambda _parts, view, _usable, _tidy: Inferred(view))
     config = SimpleNamespace(source=SimpleNamespace(kafka=SimpleNamespace(topics=("t",))))
     parts = SimpleNamespace(config=config, broker=broker, consumer={})
-    return pipeline.sampled_columns(parts, lambda _: None, lambda sampled: sampled)  # type: ignore[arg-type]
+    return pipeline.sampled_columns(parts, lambda _: None, lambda sampled: sampled, Silent())  # type: ignore[arg-type]
 
 
 def test_a_topic_without_a_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

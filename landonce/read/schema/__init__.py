@@ -1,1 +1,1 @@
-"""What records must look like: declared, inferred from a sample, evolved."""
+"""What records must look like, and how it is declared."""

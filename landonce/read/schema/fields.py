@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,6 +197,72 @@ def landed(type_: pa.DataType) -> pa.DataType:
         return pa.struct([each.with_type(landed(each.type)) for each in type_])
     if pt.is_map(type_):
         return pa.map_(type_.key_type, type_.item_field.with_type(landed(type_.item_type)))
+    return type_
+
+
+_NOTE = "landonce: JSON text"
+
+
+def json_note(type_: pa.DataType, *, into_structs: bool = True) -> str:
+    """What the comment of a column says if its field holds `JSON`: the types of a table do not show it. Empty if it does not."""
+    paths = list(_json_paths(type_, into_structs))
+    return "" if not paths else _NOTE if paths == [()] else f"{_NOTE} in {json.dumps(paths)}"
+
+
+def with_note(type_: pa.DataType, note: str | None) -> pa.DataType:
+    """The type of the field for a column of this type with such a comment."""
+    if note == _NOTE:
+        paths: list[list[str]] = [[]]
+    elif note is not None and note.startswith(f"{_NOTE} in "):
+        paths = json.loads(note.removeprefix(f"{_NOTE} in "))
+    else:
+        return type_
+    for path in paths:
+        type_ = _put_json(type_, path)
+    return type_
+
+
+def with_declared_json(type_: pa.DataType, declared: pa.DataType) -> pa.DataType:
+    """A column's type, in which a declaration says which strings are JSON texts."""
+    if landed(type_) == pa.string() and landed(declared) == pa.string():
+        return declared
+    if pt.is_struct(type_) and pt.is_struct(declared):
+        children = {each.name: each.type for each in declared}
+        return pa.struct(
+            [each.with_type(with_declared_json(each.type, children.get(each.name, each.type))) for each in type_]
+        )
+    if pt.is_list(type_) and pt.is_list(declared):
+        inner = with_declared_json(type_.value_type, declared.value_type)
+        return pa.list_(type_.value_field.with_type(inner))
+    if pt.is_map(type_) and pt.is_map(declared):
+        inner = with_declared_json(type_.item_type, declared.item_type)
+        return pa.map_(type_.key_type, type_.item_field.with_type(inner))
+    return type_
+
+
+def _json_paths(type_: pa.DataType, into_structs: bool) -> Iterator[Path]:
+    if type_ == JSON:
+        yield ()
+    elif pt.is_list(type_):
+        yield from ((ELEMENT, *path) for path in _json_paths(type_.value_type, into_structs))
+    elif pt.is_map(type_):
+        yield from ((VALUE, *path) for path in _json_paths(type_.item_type, into_structs))
+    elif pt.is_struct(type_) and into_structs:
+        yield from ((each.name, *path) for each in type_ for path in _json_paths(each.type, into_structs))
+
+
+def _put_json(type_: pa.DataType, path: Sequence[str]) -> pa.DataType:
+    """The type with JSON at this path, if there is a string."""
+    if not path:
+        return JSON if pt.is_string(type_) else type_
+    if pt.is_list(type_) and path[0] == ELEMENT:
+        return pa.list_(type_.value_field.with_type(_put_json(type_.value_type, path[1:])))
+    if pt.is_map(type_) and path[0] == VALUE:
+        return pa.map_(type_.key_type, type_.item_field.with_type(_put_json(type_.item_type, path[1:])))
+    if pt.is_struct(type_):
+        return pa.struct(
+            [each.with_type(_put_json(each.type, path[1:])) if each.name == path[0] else each for each in type_]
+        )
     return type_
 
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from landonce.protocol.ranges import Partition
 from landonce.read.route import Routing, Rule
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import Schema, landed
 from landonce.sinks.audit import LAST, Counted, Held, HeldTables, HeldValues, Piece, each_text
+from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import literal, quoted
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date
@@ -159,10 +160,8 @@ class ClickHouseValues(HeldValues):
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
         column = self._columns[name]
-        if column.empty_default and expected.null_count:
-            absent = expected.is_null().to_numpy(zero_copy_only=False)
-            rows = np.where(absent, len(expected), np.arange(len(expected)))
-            expected = pa.concat_arrays([expected, pa.array([[]], expected.type)]).take(pa.array(rows))
+        if column.empty_default:
+            expected = without_absent(expected, landed(column.mapped.arrow))
         return _unified(expected, column.type)
 
     def filled(self, name: str) -> bool:

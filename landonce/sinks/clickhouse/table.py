@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,8 @@ import pyarrow as pa
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.read.formats.json.columns import fit
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema, landed
+from landonce.read.schema.fields import Field, Schema, json_note, landed, with_note
+from landonce.sinks.clickhouse.absent import absent_inside, empty_value, is_empty_value, may_be_absent, without_absent
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
 from landonce.sinks.clickhouse.types import (
@@ -62,11 +63,11 @@ FROM system.tables WHERE database = {database:String} AND name = {name:String}
 """
 _SHAPE = "hex(sipHash128(toString(groupArray((name, type, default_kind, default_expression)))))"
 _COLUMNS = """
-SELECT name, type, default_kind, default_expression, is_in_partition_key
+SELECT name, type, default_kind, default_expression, is_in_partition_key, comment
 FROM system.columns WHERE database = {database} AND table = {name} ORDER BY position
 """
 _DESCRIBED = f"""
-SELECT groupArray((name, type, default_kind, default_expression, is_in_partition_key)) AS columns, {_SHAPE} AS shape
+SELECT groupArray((name, type, default_kind, default_expression, is_in_partition_key, comment)) AS columns, {_SHAPE} AS shape
 FROM ({_COLUMNS.format(database="{database:String}", name="{name:String}")})
 """  # noqa: S608
 
@@ -83,6 +84,7 @@ class Column:
     default_kind: str = ""
     default: str = ""
     in_partition_key: bool = False
+    comment: str = ""
     parts: tuple[str, ...] = ()
     """The columns that are this one in the table, if it is a Nested."""
 
@@ -115,10 +117,11 @@ class Column:
 
     @property
     def empty_default(self) -> bool:
-        """Whether its DEFAULT is an empty Array or Map: what ClickHouse makes of a NULL by itself."""
-        return self.default.replace(" ", "") in (
-            each for empty in ("[]", "map()") for each in (empty, f"CAST({empty},'{self.type}')".replace(" ", ""))
-        )
+        """Whether its DEFAULT is what an absent value becomes: an empty Array or Map, or a Tuple of NULLs."""
+        if not self.default or self.unsupported:
+            return False
+        arrow = self.mapped.arrow
+        return may_be_absent(arrow) and is_empty_value(self.default, self.type, arrow)
 
     @property
     def wrapped(self) -> bool:
@@ -149,7 +152,9 @@ class Column:
 
     def field(self) -> Field:
         """What a decoder must produce for this column."""
-        return _field(self.name, self.mapped, required=not self.optional)
+        field = _field(self.name, self.mapped, required=not self.optional)
+        type_ = absent_inside(field.type) if self.empty_default else field.type
+        return replace(field, type=with_note(type_, self.comment))
 
 
 def _field(name: str, mapped: Mapped, *, required: bool, nested: bool = False) -> Field:
@@ -265,7 +270,7 @@ def _nested(name: str, parts: Sequence[Column]) -> Column:
         default = "[]"
     in_key = any(each.in_partition_key for each in parts)
     return Column(
-        name, f"Array(Tuple({', '.join(elements)}))", kind, default, in_key, tuple(each.name for each in parts)
+        name, f"Array(Tuple({', '.join(elements)}))", kind, default, in_key, parts=tuple(each.name for each in parts)
     )
 
 
@@ -420,6 +425,8 @@ def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
     if column.name in COORDINATES:
         return values.cast(COORDINATE_TYPES[column.name])
     values = _checked(rows, column, table, values)
+    if column.empty_default and (values.null_count or values.type != landed(column.mapped.arrow)):
+        values = without_absent(values, landed(column.mapped.arrow))
     if "Nullable(Tuple(" in column.wire:
         values = values.cast(_nullable_inside(values.type))
     if not column.wrapped:
@@ -443,7 +450,8 @@ def _checked(rows: pa.Table, column: Column, table: TableName, values: pa.Array)
     """Values fit already, unless the table was altered since they were decoded: then they are checked again here. Strings are not checked
     where ClickHouse itself refuses one that is no value of the type: Enum, UUID, addresses, FixedString."""
     absent = values.null_count > 0 and not column.optional
-    if not absent and values.type == landed(column.mapped.arrow) and not column.mapped.checked_again:
+    decoded = landed(column.field().type if column.empty_default else column.mapped.arrow)
+    if not absent and values.type == decoded and not column.mapped.checked_again:
         return values
     try:
         values, faults = fit(values, column.field())
@@ -476,8 +484,10 @@ def create_statement(
     for each in declared.fields:
         if each.name in COORDINATES:
             raise ConfigError(f"a declared field cannot be called {each.name}: that is one of the coordinates")
-        default = " DEFAULT []" if pa.types.is_list(each.type) and not each.required else ""
-        columns.append(f"{quoted(each.name)} {column_type(each.type, required=each.required)}{default}")
+        absent = not each.required and may_be_absent(each.type)
+        default = f" DEFAULT {empty_value(each.type)}" if absent else ""
+        note = f" COMMENT {literal(json_note(each.type))}" if json_note(each.type) else ""
+        columns.append(f"{quoted(each.name)} {column_type(each.type, required=each.required)}{default}{note}")
     listed = ",\n    ".join((*columns, *_COORDINATE_COLUMNS))
     partitions = f"\nPARTITION BY {partition_by}" if partition_by else ""
     return (

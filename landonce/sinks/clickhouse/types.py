@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from landonce.read.formats.json.columns import is_textual
 from landonce.read.schema.fields import JSON, KEY, VALUE, Schema, landed
+from landonce.sinks.clickhouse.absent import may_be_absent
 from landonce.sinks.clickhouse.address import quoted
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
@@ -89,6 +90,11 @@ _DAY = 86_400
 _DATE_BOUNDS = {"Date": (0, 65_535), "Date32": (-25_567, 120_529)}
 _DATETIME_BOUNDS = (0, 2**32 - 1)
 _DATETIME64_BOUNDS = (-25_567 * _DAY, 120_530 * _DAY - 1)
+
+
+_NO_NULL = (
+    "an object that holds a NOT NULL field is a Tuple, and ClickHouse takes no NULL for one: it must be NOT NULL itself"
+)
 
 
 class Unsupported(Exception):
@@ -252,12 +258,12 @@ def _if_limited(parts: list[tuple[str, Mapped]]) -> tuple[tuple[str, Mapped], ..
 
 
 def column_type(type_: pa.DataType, *, required: bool) -> str:
-    """The ClickHouse type for a declared field. A list cannot be NULL in ClickHouse: an absent one lands empty."""
+    """The ClickHouse type for a declared field. ClickHouse has no NULL for nested types: see `absent`."""
     plain = _clickhouse_type(type_)
-    if required or pa.types.is_list(type_):
+    if required or may_be_absent(type_):
         return plain
     if pa.types.is_struct(type_):
-        raise Unsupported("a struct that may be absent cannot be a column: ClickHouse takes no NULL for a Tuple")
+        raise Unsupported(_NO_NULL)
     return f"Nullable({plain})"
 
 
@@ -266,10 +272,12 @@ def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[st
     if pa.types.is_list(type_):
         yield from unfit(type_.value_type, f"{path}[]", required=not type_.value_field.nullable)
     elif pa.types.is_struct(type_):
-        if not required:
-            yield path, "a nested object is a Tuple, and ClickHouse takes no NULL for one: it must be NOT NULL"
+        if not required and not may_be_absent(type_):
+            yield path, _NO_NULL
         for each in type_:
             yield from unfit(each.type, f"{path}.{each.name}", required=not each.nullable)
+    elif pa.types.is_map(type_):
+        yield from unfit(type_.item_type, f"{path}.*", required=not type_.item_field.nullable)
     else:
         try:
             _clickhouse_type(type_)
@@ -314,6 +322,8 @@ def _required_object(field: pa.Field, type_: pa.DataType) -> pa.Field:
 
 
 def _clickhouse_type(type_: pa.DataType) -> str:
+    if type_ == JSON:
+        return "String"
     for name, arrow in _PLAIN.items():
         if arrow == type_ and name != "Date":
             return name
@@ -327,6 +337,9 @@ def _clickhouse_type(type_: pa.DataType) -> str:
     if pa.types.is_struct(type_):
         elements = (f"{quoted(each.name)} {column_type(each.type, required=not each.nullable)}" for each in type_)
         return f"Tuple({', '.join(elements)})"
+    if pa.types.is_map(type_):
+        value = column_type(type_.item_type, required=not type_.item_field.nullable)
+        return f"Map({_clickhouse_type(type_.key_type)}, {value})"
     raise Unsupported(f"{re.sub(r'<.*', '', str(type_))} has no ClickHouse type here")
 
 

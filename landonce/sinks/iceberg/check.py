@@ -28,6 +28,7 @@ from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.driver import file_recipe
+from landonce.sinks.iceberg.evolve import distinguishable
 from landonce.sinks.iceberg.marks import holds
 from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
@@ -126,7 +127,8 @@ class _IcebergCheck:
             if config.evolve:
                 yield Finding(Level.OK, "columns are added and widened as records ask for it")
         elif config.create:
-            yield from checking.to_be_created(self.run, partial(creation_text, config, sql_name))
+            created = partial(creation_text, config, sql_name)
+            yield from checking.to_be_created(self.run, created, lambda inferred: distinguishable(inferred.fields))
         else:
             yield from checking.missing(name)
 

@@ -20,13 +20,12 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
-from landonce.errors import ConfigError, NothingToInfer, TargetRefused, TargetUnavailable
-from landonce.read import evolution
+from landonce.errors import NothingToInfer, TargetRefused, TargetUnavailable
 from landonce.read.evolution import RESERVED, Evolution, Shape, distinct
-from landonce.read.schema.fields import ELEMENT, Field, Path, Schema
-from landonce.read.schema.sample import of_sample
+from landonce.read.sample import of_sample
+from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Path, Schema
 from landonce.sinks.iceberg.commit import Attempt, TableBranch
-from landonce.sinks.iceberg.types import iceberg_type, parts_of, widens
+from landonce.sinks.iceberg.types import doc_of, iceberg_type, parts_of, widens
 
 _ATTEMPTS = 10
 _PAUSE = 0.2
@@ -40,12 +39,13 @@ class Step:
     path: Path
     type: IcebergType | None = None
     new: bool = False
+    doc: str | None = None
 
     def stage(self, update: UpdateSchema) -> None:
         if self.type is None:
             update.make_column_optional(self.path)
         elif self.new:
-            update.add_column(self.path, self.type)
+            update.add_column(self.path, self.type, doc=self.doc)
         else:
             update.update_column(self.path, field_type=self.type)
 
@@ -100,17 +100,11 @@ def apply(place: TableBranch, changes: Evolution) -> Table:
 
 
 def schema_of_sample(sample: list[bytes]) -> Schema:
-    """The columns of a table that is to be created from these records, even if they do not agree on types.
+    """The columns of a table that is to be created from these records.
 
     A field that cannot be a column beside the others is left out, as when a table evolves: one odd record does not decide.
     """
-    try:
-        found = of_sample(sample).fields
-    except ConfigError:
-        shape = evolution.shape_of(pa.array(sample, pa.binary()))
-        shown = [(name, each.type()) for name, each in shape.fields]
-        found = tuple(Field(name, type_) for name, type_ in shown if type_ is not None)
-    return distinguishable(found)
+    return distinguishable(of_sample(sample).fields)
 
 
 def distinguishable(found: Iterable[Field]) -> Schema:
@@ -130,6 +124,8 @@ def _distinct(type_: pa.DataType) -> pa.DataType:
         return pa.struct([inner[name].with_type(_distinct(inner[name].type)) for name in distinct(inner)])
     if pt.is_list(type_):
         return pa.list_(type_.value_field.with_type(_distinct(type_.value_type)))
+    if pt.is_map(type_):
+        return pa.map_(type_.key_type, type_.item_field.with_type(_distinct(type_.item_type)))
     return type_
 
 
@@ -158,6 +154,8 @@ def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
         inner = [(each.name, each.type) for each in type_]
     elif pt.is_list(type_):
         inner = [(ELEMENT, type_.value_type)]
+    elif pt.is_map(type_):
+        inner = [(KEY, type_.key_type), (VALUE, type_.item_type)]
     else:
         inner = []
     for name, each in inner:
@@ -173,7 +171,7 @@ def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Step]:
     around, type_ = _at(schema, path[:-1]), shape.type()
     in_struct = len(path) == 1 or (around is not None and isinstance(around.field_type, StructType))
     if in_struct and type_ is not None:
-        yield Step(path, iceberg_type(type_, itertools.count(1)), new=True)
+        yield Step(path, iceberg_type(type_, itertools.count(1)), new=True, doc=doc_of(type_))
 
 
 def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Step]:

@@ -9,6 +9,7 @@
     timestamp, timestamptz           timestamp(us) without zone, or UTC  ISO 8601; without a zone it means UTC
     timestamp_ns, timestamptz_ns     timestamp(ns) without zone, or UTC  the same
     string, uuid                     string, uuid                        a string
+    string with a doc (`json_note`)  string                              any value: its JSON text
     binary, fixed(n)                 binary, fixed_size_binary(n)        base64, of n bytes
     struct, list                     struct, list                        an object, an array
     map                              map                                 an object: its keys are strings in JSON
@@ -60,7 +61,18 @@ from pyiceberg.types import (
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.evolution import RESERVED
 from landonce.read.formats.json.columns import is_textual
-from landonce.read.schema.fields import VALUE, Field, Names, Path, Schema, is_uuid
+from landonce.read.schema.fields import (
+    JSON,
+    VALUE,
+    Field,
+    Names,
+    Path,
+    Schema,
+    is_uuid,
+    json_note,
+    with_declared_json,
+    with_note,
+)
 
 TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"
 COLUMNS = (TOPIC, PARTITION, OFFSET)
@@ -88,6 +100,7 @@ _MADE: dict[pa.DataType, IcebergType] = {
     pa.uint16(): IntegerType(),
     pa.uint32(): LongType(),
     pa.uint64(): DecimalType(20, 0),
+    JSON: StringType(),
 }
 COORDINATE_TYPES: dict[str, IcebergType] = {TOPIC: StringType(), PARTITION: IntegerType(), OFFSET: LongType()}
 _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a value"
@@ -124,7 +137,11 @@ def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
         )
     if not mine:
         raise TableUnfit("the table has no column that a record could fill.", safe="Nothing was written.")
-    return Schema(tuple(Field(each.name, _arrow_type(each.field_type), required=each.required) for each in mine))
+    return Schema(tuple(Field(each.name, _field_type(each), required=each.required) for each in mine))
+
+
+def _field_type(field: NestedField) -> pa.DataType:
+    return with_note(_arrow_type(field.field_type), field.doc)
 
 
 def _arrow_type(type_: IcebergType) -> pa.DataType:
@@ -135,7 +152,7 @@ def _arrow_type(type_: IcebergType) -> pa.DataType:
         return pa.binary(len(type_))
     if type_ in _PLAIN:
         return _PLAIN[type_]
-    parts = [pa.field(each.name, _arrow_type(each.field_type), nullable=each.optional) for each in parts_of(type_)]
+    parts = [pa.field(each.name, _field_type(each), nullable=each.optional) for each in parts_of(type_)]
     if isinstance(type_, StructType):
         return pa.struct(parts)
     return pa.list_(*parts) if isinstance(type_, ListType) else pa.map_(*parts)
@@ -216,7 +233,8 @@ def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ..
             number, prefix = next(ids), f"{each.name}."
             below = tuple(path.removeprefix(prefix) for path in identity if path.startswith(prefix))
             required = not each.nullable or bool(below) or each.name in identity
-            fields.append(NestedField(number, each.name, iceberg_type(each.type, ids, below), required=required))
+            kind, doc = iceberg_type(each.type, ids, below), doc_of(each.type)
+            fields.append(NestedField(number, each.name, kind, required=required, doc=doc))
         return StructType(*fields)
     if pt.is_list(type_):
         number = next(ids)
@@ -236,6 +254,11 @@ def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ..
     if type_ not in _MADE:
         raise Unsupported(f"{type_} has no Iceberg type")
     return _MADE[type_]
+
+
+def doc_of(type_: pa.DataType) -> str | None:
+    """The doc of a field of this type. Fields of structs have docs of their own; elements of lists and values of maps have none."""
+    return json_note(type_, into_structs=False) or None
 
 
 def widens(now: IcebergType, wide: IcebergType) -> bool:
@@ -265,14 +288,16 @@ def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, decl
     fields = []
     for field in schema_of(table.schema(), coordinates=coordinates).fields:
         column, more = columns[field.name], asked.get(field.name)
-        required, scale = field.required, field.scale
+        type_, required, scale = field.type, field.required, field.scale
         if more is not None:
+            type_ = with_declared_json(type_, more.type)
             timed = pt.is_timestamp(field.type) or pt.is_date32(field.type)
             required, scale = required or more.required, more.scale if timed else None
         aliases = names.get(column.field_id, ())
         fields.append(
             replace(
                 field,
+                type=type_,
                 required=required,
                 scale=scale,
                 aliases=aliases if aliases != (column.name,) else (),

@@ -17,7 +17,7 @@ from landonce.protocol.receipt import Want
 from landonce.read.decoding import decoder_of
 from landonce.read.evolution import Evolution, merge
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import JSON, Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
 from landonce.sinks.parts import Parts
@@ -59,7 +59,7 @@ def sql_creation(parts: Parts, table: SqlTable, columns: Schema) -> str:
     """The statements that make the table."""
     nested = [each.name for each in columns.fields if pa.types.is_nested(each.type)]
     if declared_schema(parts.config) is None and nested:
-        why = "a nested value becomes a column of JSON, and a sample does not tell what else it may hold"
+        why = "a sample does not say what else a document may hold"
         raise UnfitFields([(name, why) for name in nested], columns)
     made = table.creation(columns)
     _refuse_key(selected_from(parts.config) if parts.config.transform.select else columns, sql_of(parts), parts)
@@ -227,5 +227,6 @@ class OpenSql(OpenTransactional):
     def add(self, wants: Iterable[Want]) -> None:
         wanted = merge(each for each in wants if isinstance(each, Evolution))
         types = {path[0]: shape.type() for path, shape in wanted.added}
-        self.table.add({name: type_ for name, type_ in types.items() if type_ is not None})
+        known = {name: type_ for name, type_ in types.items() if type_ is not None}
+        self.table.add({name: JSON if pa.types.is_nested(type_) else type_ for name, type_ in known.items()})
         self.examine_again()

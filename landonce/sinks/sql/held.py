@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import Changes
 from landonce.read.route import Routing, Rule
-from landonce.read.schema.fields import Schema, is_uuid
+from landonce.read.schema.fields import Schema, is_uuid, landed
 from landonce.sinks.audit import (
     LAST,
     OFFSET,
@@ -113,7 +113,7 @@ class _Read:
         self._opened, self._schema = opened, schema
         self.name, self._key, self._dialect = opened.sink.table, opened.sink.key, opened.sink.dialect
         self._there = opened.exists()
-        self._types = {each.name: each.type for each in schema.fields}
+        self._types = {each.name: landed(each.type) for each in schema.fields}
 
     def values(self) -> SqlValues:
         return SqlValues(self._opened, self._schema)

@@ -86,6 +86,11 @@ class SqlSink(TransactionalSink):
         return open_writer(self, block)
 
     @property
+    def notes(self) -> bool:
+        """Whether a column of JSON text needs a comment that says so: the others have a type for it."""
+        return self.dialect in ("mysql", "mariadb")
+
+    @property
     def changes_rows(self) -> bool:
         return bool(self.key)
 

@@ -20,12 +20,20 @@ from landonce import errors
 from landonce.ledger.database import Database
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Field, Schema, json_note
 from landonce.sinks.contract import COORDINATES, Finding
 from landonce.sinks.sql.fingerprint import fingerprint_statements, identity, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink, open_database
 from landonce.sinks.sql.statements import syntax_of
-from landonce.sinks.sql.types import ReflectedColumn, add_column, column_field, column_type, coordinate_types, new_table
+from landonce.sinks.sql.types import (
+    JsonText,
+    ReflectedColumn,
+    add_column,
+    column_field,
+    column_type,
+    coordinate_types,
+    new_table,
+)
 from landonce.sinks.transactional import TransactionalTable
 
 _LONGEST_NAME = 63
@@ -53,6 +61,7 @@ _DOMAINS = text(
 )
 _ROWID = text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
 """The column that SQLite fills with a number of its own where it is NULL: a single primary key of the type INTEGER."""
+_JSON_TEXT = text("SELECT name FROM pragma_table_info(:name) WHERE type = :type")
 _NUMBERS = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 
 
@@ -213,7 +222,8 @@ class SqlTable(TransactionalTable):
                 if name.lower() in there or len(name.encode()) > _LONGEST_NAME:
                     continue
                 kind = column_type(type_, self.sink.dialect, name)
-                connection.execute(text(add_column(self.sink, name, kind, self._dialect)))
+                note = f" COMMENT '{json_note(type_)}'" if self.sink.notes and json_note(type_) else ""
+                connection.execute(text(add_column(self.sink, name, kind, self._dialect) + note))
                 there.add(name.lower())
                 added.append(name)
         return tuple(added)
@@ -269,6 +279,8 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
         match connection.execute(_ROWID, {"name": name}).all():
             case [(rowid, "INTEGER")]:
                 columns = tuple({**each, "rowid": rowid} for each in columns)
+        texts = connection.scalars(_JSON_TEXT, {"name": name, "type": JsonText.name}).all()
+        columns = tuple({**each, "type": JsonText()} if each["name"] in texts else each for each in columns)
     elif sink.dialect == "postgresql":
         quoted = {"name": syntax_of("postgresql").table(sink.table)}
         _complete_domains(columns, connection, quoted)

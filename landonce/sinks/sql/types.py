@@ -13,6 +13,7 @@
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
     UUID, ENUM                              uuid, string of a closed set                PostgreSQL
     JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
+    JSON, JSONB; a column of JSON text      any value, as its JSON text                 all but YDB
 
 A column of another type is left to its default, or left out if `source.kafka.schema` does not name it; otherwise it is refused. Values
 are never approximated.
@@ -34,7 +35,7 @@ from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.errors import ConfigError
 from landonce.ledger.tables import ENGINE
-from landonce.read.schema.fields import Field, Schema, is_uuid, spelled
+from landonce.read.schema.fields import JSON, Field, Schema, is_uuid, json_note, landed, spelled, with_note
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.sink import SqlSink
 
@@ -72,6 +73,17 @@ ReflectedColumn = Mapping[str, Any]
 """As SQLAlchemy reflects it. `rowid` is added: the name of the column that SQLite numbers itself."""
 
 
+class JsonText(sql.UserDefinedType[str]):
+    """A column of JSON text in SQLite. In a column of the type JSON, SQLite would make `1.10` the number 1.1; a type whose name holds
+    TEXT keeps text as it is."""
+
+    cache_ok = True
+    name = "JSON_TEXT"
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
 class Unsupported(Exception):
     """Records cannot become this type exactly. The message names it."""
 
@@ -95,7 +107,7 @@ def column_field(
         required = declared is not None
     if declared is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
         return None
-    held = declared.type if declared is not None else pa.string() if selected else None
+    held = declared.type if declared is not None else pa.string() if selected else _undeclared(column)
     if held is not None and (found := document_of(name, kind, held, sink.dialect, required=required)) is not None:
         return found
     try:
@@ -105,14 +117,25 @@ def column_field(
         return f"column {name}: {reason}" if required or declared is not None or not left else None
 
 
+def _undeclared(column: ReflectedColumn) -> pa.DataType | None:
+    """`JSON` for a column that can hold any JSON value, or that landonce has made for JSON text."""
+    if isinstance(column["type"], (sql.JSON, JsonText)):
+        return JSON
+    return JSON if with_note(pa.string(), column.get("comment")) == JSON else None
+
+
 def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
     """The field for a column that takes what is declared: JSON documents, text that holds one, and PostgreSQL's NUMERIC without digits.
     None for another column."""
-    if isinstance(type_, sql.JSON) and pt.is_string(declared):
+    if isinstance(type_, JsonText):
+        return Field(name, declared, required) if pt.is_string(landed(declared)) else None
+    if isinstance(type_, sql.JSON) and pt.is_string(landed(declared)):
         return Field(name, declared, required, pattern=_NO_NUMBER if dialect == "sqlite" else None)
     is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
+    if is_text and declared == JSON:
+        return Field(name, declared, required, longest=type_.length)
     open_number = isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
-    fits = pt.is_nested(declared) and (is_text or isinstance(type_, sql.JSON))
+    fits = pt.is_nested(declared) and landed(declared) == declared and (is_text or isinstance(type_, sql.JSON))
     fits = fits or (dialect == "postgresql" and open_number and pt.is_decimal128(declared))
     return Field(name, declared, required) if fits else None
 
@@ -198,10 +221,16 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return sql.Numeric(type_.precision, type_.scale)
     if is_uuid(type_) and dialect == "postgresql":
         return postgresql.UUID(as_uuid=False)
-    if pt.is_nested(type_) and dialect != "yql":
+    if type_ == JSON and dialect != "yql":
+        return (
+            postgresql.JSON() if dialect == "postgresql" else JsonText() if dialect == "sqlite" else plain[pa.string()]
+        )
+    if pt.is_nested(type_) and landed(type_) == type_ and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
     why = f"{spelled(type_)} cannot be the type of a column here; `select` parts of it, or convert it to text with to_json"
-    if pt.is_timestamp(type_):
+    if landed(type_) != type_ and dialect != "yql":
+        why = "a document cannot hold JSON texts; declare the whole column as JSON"
+    elif pt.is_timestamp(type_):
         why = "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)"
     elif pt.is_decimal(type_) and dialect == "sqlite":
         why = "SQLite has no exact decimals; declare it as STRING or DOUBLE"
@@ -237,7 +266,8 @@ def new_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
         is_key_text = named and pt.is_string(each.type)
         kind = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, sink.dialect, each.name)
         optional = not (each.required or named)
-        columns.append(Column(each.name, kind, primary_key=named, nullable=optional, autoincrement=False))
+        note = (json_note(each.type) or None) if sink.notes else None
+        columns.append(Column(each.name, kind, primary_key=named, nullable=optional, autoincrement=False, comment=note))
     charset: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
     table = Table(sink.name, MetaData(), *columns, schema=sink.schema, **ENGINE, **charset)
     if not sink.key and not keyed:
