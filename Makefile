@@ -1,5 +1,6 @@
 # The commands that matter. Each sets up what it needs and can be run again at any time.
-.PHONY: help setup demo test test-all quick quick-all quick-tests test-long test-setup lint types collect pytest coverage docs bench lock clean
+BENCHES := clickhouse dedup formats iceberg sql
+.PHONY: help setup demo test test-all quick quick-all quick-tests test-long test-setup lint types collect pytest coverage docs bench lock clean $(BENCHES)
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 WORKERS ?= 3
@@ -62,8 +63,11 @@ coverage: setup  ## fails unless its unit tests and a few worlds of the model ch
 docs: setup  ## build the site in build/site from README.md and docs/; a link that leads nowhere ends it
 	@scripts/docs
 
-bench: setup  ## measure on this machine
-	@$(BIN)/python -m bench $(DOCS)
+bench: setup  ## measure on this machine: all, or one: make bench formats
+	@$(BIN)/python -m bench $(filter $(BENCHES),$(MAKECMDGOALS)) $(DOCS)
+
+$(BENCHES):
+	@:
 
 lock: setup  ## pin the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --all-extras --generate-hashes \

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import clickhouse, dedup, iceberg, sql
+from bench import clickhouse, dedup, formats, iceberg, sql
 from bench.report import document, save
 
 ROOT = Path(__file__).parents[1]
-_ALL: dict[str, Callable[..., clickhouse.Figures | dedup.Figures | iceberg.Figures | sql.Figures]] = {
+Figures = clickhouse.Figures | dedup.Figures | formats.Figures | iceberg.Figures | sql.Figures
+_ALL: dict[str, Callable[..., Figures]] = {
     "clickhouse": clickhouse.measure,
     "dedup": dedup.measure,
+    "formats": formats.measure,
     "iceberg": iceberg.measure,
     "sql": sql.measure,
 }
