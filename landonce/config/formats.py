@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
-from landonce.config.part import Part
+from landonce.config import secrets
+from landonce.config.part import Part, SecretUrl
 
 
 class JsonFormat(Part):
@@ -41,6 +43,53 @@ class TsvFormat(CsvFormat):
     delimiter: str = Field(default="\t", min_length=1, max_length=1)
 
 
+class SchemaRegistry(Part):
+    """A registry that speaks Confluent's protocol."""
+
+    url: SecretUrl
+    user: str = ""
+    password: SecretStr = SecretStr("")
+    ca_cert: Path | None = None
+    """Who signed the server's certificate. None: somebody whom the system knows."""
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    """None: the key is in the file of the certificate."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> SchemaRegistry:
+        secrets.remember(self.password.get_secret_value())
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("client_key: its certificate is missing; name it in client_cert")
+        return self
+
+
+class AvroFormat(Part):
+    """One Avro body per record."""
+
+    schema_: Path | tuple[Path, ...] = Field(default=(), alias="schema")
+    """The file of the schema that records are written with; several, if records name theirs by its fingerprint."""
+    registry: SchemaRegistry | None = None
+    """Records name their schema by its id there."""
+    framing: Literal["none", "single-object"] = "none"
+    """Without a registry: the body alone, or C3 01 and the schema's fingerprint before it."""
+    reader: Path | None = None
+    """The file of a schema that all records are resolved to, by Avro's rules."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.schema_ if isinstance(self.schema_, tuple) else (self.schema_,)
+
+    @model_validator(mode="after")
+    def _sound(self) -> AvroFormat:
+        if bool(self.files) == (self.registry is not None):
+            raise ValueError("name a `schema` file, or a `registry`")
+        if self.registry is not None and self.framing != "none":
+            raise ValueError("framing: records whose schema is in a registry have Confluent's")
+        if len(self.files) > 1 and self.framing == "none":
+            raise ValueError("schema: records name one of several schemas with `framing: single-object`")
+        return self
+
+
 class NoOptions(Part):
     """A format without options."""
 
@@ -51,6 +100,7 @@ class RecordFormat(Part):
     json_: JsonFormat | None = Field(default=None, alias="json")
     csv: CsvFormat | None = None
     tsv: TsvFormat | None = None
+    avro: AvroFormat | None = None
     raw: NoOptions | None = None
     """Bytes that are not decoded: the column `_value`."""
     string: NoOptions | None = None
@@ -75,6 +125,19 @@ class RecordFormat(Part):
     def named(self) -> dict[str, Part]:
         """The format that the file names."""
         return {name: each for name, each in self if each is not None}
+
+
+def beside(part: Part, folder: Path) -> Part:
+    """The same, with relative paths taken from this folder."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Path):
+            return folder / value
+        if isinstance(value, tuple):
+            return tuple(map(moved, value))
+        return beside(value, folder) if isinstance(value, Part) else value
+
+    return part.model_copy(update={name: moved(value) for name, value in part})
 
 
 def names() -> tuple[str, ...]:

@@ -23,6 +23,8 @@ from landonce.jvm import java
 
 KAFKA_VERSION = "4.1.1"
 ICEBERG_VERSION = "1.11.0"
+SCHEMA_REGISTRY_VERSION = "3.0.9"
+"""Of Apicurio, the last that runs on Java 17."""
 SPARK_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 """Spark's own Kafka source, as queries name it in `spark.jars.packages`."""
 
@@ -55,10 +57,15 @@ class Jar:
         return ".".join(organisation), module, revision
 
     @property
+    def ending(self) -> str:
+        """A server may come as an archive of its jars."""
+        return "tar.gz" if self.path.endswith(".tar.gz") else "jar"
+
+    @property
     def classifier(self) -> str:
         """Distinguishes the jars of one module; empty for the main one."""
         _, module, revision = self.coordinates
-        return self.file_name.removeprefix(f"{module}-{revision}").removesuffix(".jar").removeprefix("-")
+        return self.file_name.removeprefix(f"{module}-{revision}").removesuffix(f".{self.ending}").removeprefix("-")
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,8 @@ KAFKA = JarSet("kafka", KAFKA_VERSION, "Kafka")
 ICEBERG_SPARK = JarSet("iceberg-spark", ICEBERG_VERSION, "Iceberg for Spark")
 ICEBERG_REST = JarSet("iceberg-rest", ICEBERG_VERSION, "Iceberg's REST catalog")
 ICEBERG_CONNECT = JarSet("iceberg-connect", ICEBERG_VERSION, "Iceberg's sink for Kafka Connect")
-SETS = {each.name: each for each in (KAFKA, ICEBERG_SPARK, ICEBERG_REST, ICEBERG_CONNECT)}
+SCHEMA_REGISTRY = JarSet("schema-registry", SCHEMA_REGISTRY_VERSION, "a schema registry")
+SETS = {each.name: each for each in (KAFKA, ICEBERG_SPARK, ICEBERG_REST, ICEBERG_CONNECT, SCHEMA_REGISTRY)}
 
 
 def cache_root() -> Path:
@@ -150,7 +158,7 @@ def ivy_module(jars: list[Jar]) -> str:
     """An Ivy file that asks for exactly these jars and nothing they depend on."""
     by_module = attrgetter("coordinates")
     wanted = "".join(
-        _dependency(coordinates, [jar.classifier for jar in group])
+        _dependency(coordinates, list(group))
         for coordinates, group in groupby(sorted(jars, key=by_module), key=by_module)
     )
     return (
@@ -161,12 +169,12 @@ def ivy_module(jars: list[Jar]) -> str:
     )
 
 
-def _dependency(coordinates: tuple[str, str, str], classifiers: list[str]) -> str:
+def _dependency(coordinates: tuple[str, str, str], jars: list[Jar]) -> str:
     organisation, module, revision = map(quoteattr, coordinates)
     artifacts = "".join(
-        f'      <artifact name={module} type="jar" ext="jar"'
-        f"{f' m:classifier={quoteattr(classifier)}' if classifier else ''}/>\n"
-        for classifier in classifiers
+        f'      <artifact name={module} type="{jar.ending}" ext="{jar.ending}"'
+        f"{f' m:classifier={quoteattr(jar.classifier)}' if jar.classifier else ''}/>\n"
+        for jar in jars
     )
     return (
         f'    <dependency org={organisation} name={module} rev={revision} conf="default->default" '

@@ -15,6 +15,7 @@ import pyarrow as pa
 from landonce.config.formats import RecordFormat
 from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.formats import Decoded, Format
+from landonce.read.formats.avro.decode import avro_of
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
 from landonce.read.formats.text.csv import Csv
 from landonce.read.formats.text.plain import Framed, Plain
@@ -50,6 +51,8 @@ def format_of(section: RecordFormat) -> Format:
         return Json() if section.json_.framing == "none" else Framed(Json())
     if (csv := section.csv or section.tsv) is not None:
         return Csv(csv.columns, csv.delimiter, csv.quote, csv.null)
+    if section.avro is not None:
+        return avro_of(section.avro)
     return Plain(text=section.string is not None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from landonce.protocol.ledger import Ledger
@@ -34,9 +35,9 @@ class Parts:
         """Where workers read."""
         return self.stored or KafkaRecords(tuple(sorted(self.consumer.items())))
 
-    @property
+    @cached_property
     def decoding(self) -> Decoding:
-        """How bytes become fields."""
+        """How bytes become fields. Files of schemas are read once."""
         kafka = self.config.source.kafka
         return Decoding(format_of(kafka.format), format_of(kafka.key_format), kafka.max_record_bytes)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from landonce.config.dedup import Dedup, DedupStore
+from landonce.config.formats import beside
 from landonce.config.load import keys_of, read, validated
 from landonce.config.model import Batch, DeadLetters, Duration, Ledger, Source, Spark, Transform, pipeline_name
 from landonce.config.part import Part
@@ -74,7 +75,11 @@ class Pipeline(Part):
         if ledger is not None and ledger.plugin is not None:
             ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
         dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
+        kafka = self.source.kafka
+        formats = {name: beside(getattr(kafka, name), folder) for name in ("format", "key_format")}
+        source = self.source.model_copy(update={"kafka": kafka.model_copy(update=formats)})
         changed: dict[str, Any] = {"ledger": ledger, "dead_letters": dead, "sink": self.sink.beside(folder)}
+        changed["source"] = source
         if self.dedup is not None:
             in_file = self.ledger_place is LedgerPlace.IN_COMMIT and self.dedup.store is None
             store = DedupStore(sqlite=Path("landonce.dedup")) if in_file else self.dedup.store

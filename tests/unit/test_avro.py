@@ -9,6 +9,7 @@ import struct
 import uuid
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -18,11 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from landonce.config.formats import RecordFormat
+from landonce.errors import ConfigError
+from landonce.read.decoding import format_of
 from landonce.read.formats import Decoded
 from landonce.read.formats.avro import cursor as cursor_module
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.avro.schema import BadSchema, fingerprint, parse
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.pipeline_file import parse as parse_file
 
 LIMIT = 2**20
 UTC = timezone.utc
@@ -584,7 +589,7 @@ def test_a_default_that_does_not_fit_matters_only_where_it_is_used() -> None:
 )
 def test_a_schema_that_is_none_is_refused_in_words(text: str, problem: str | None) -> None:
     if problem is None:
-        with pytest.raises(TypeError, match="the Avro schema is not a record"):
+        with pytest.raises(ConfigError, match="the Avro schema is not a record"):
             Avro((text,)).fields([])
         return
     with pytest.raises(BadSchema, match=problem):
@@ -633,3 +638,59 @@ def test_the_format_survives_pickling_and_its_fingerprint_follows_its_schemas() 
     assert format_.decisive() != Avro((json.dumps(TWO),), reader=json.dumps(TWO)).decisive()
     assert format_.decisive() != Avro((json.dumps(record(("id", "int"))),)).decisive()
     json.dumps(format_.decisive())
+
+
+# The section of the pipeline file
+
+
+def test_files_are_named_relative_to_the_pipeline_file(tmp_path: Path) -> None:
+    (tmp_path / "two.avsc").write_text(json.dumps(TWO))
+    text = """
+pipeline: p
+source:
+  kafka:
+    bootstrap_servers: b
+    topics: [t]
+    format: {avro: {schema: two.avsc, reader: two.avsc}}
+sink: {sql: {url: "sqlite:///x.db", table: t}}
+"""
+    section = parse_file(text, tmp_path / "p.yaml").source.kafka.format
+    assert format_of(section) == Avro((json.dumps(TWO),), reader=json.dumps(TWO))
+    (tmp_path / "two.avsc").write_text('{"type": "record"}')
+    with pytest.raises(ConfigError, match=r"format\.avro\.reader: .*two\.avsc is not an Avro schema: .* lacks `name`"):
+        format_of(section)
+    (tmp_path / "two.avsc").unlink()
+    with pytest.raises(ConfigError, match="No such file"):
+        format_of(section)
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({}, "name a `schema` file, or a `registry`"),
+        ({"schema": "a", "registry": {"url": "http://h"}}, "name a `schema` file, or a `registry`"),
+        ({"registry": {"url": "http://h"}, "framing": "single-object"}, "have Confluent's"),
+        ({"schema": ["a", "b"]}, "framing: single-object"),
+        ({"registry": {"url": "http://h", "client_key": "k"}}, "its certificate is missing"),
+    ],
+)
+def test_sections_that_contradict_themselves_are_refused(section: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        RecordFormat.model_validate({"avro": section})
+
+
+def test_a_registry_s_password_is_nowhere_to_be_read() -> None:
+    registry = {"url": "http://ann:hunter2@h", "password": "hunter3"}
+    section = RecordFormat.model_validate({"avro": {"registry": registry}})
+    format_ = format_of(section)
+    for text in (repr(section), str(section), repr(format_), str(format_), json.dumps(format_.decisive())):
+        assert "hunter" not in text
+
+
+def test_schemas_that_do_not_agree_suggest_nothing() -> None:
+    other = record(("id", "string"), name="Other")
+    format_ = Avro((json.dumps(TWO), json.dumps(other)), framing="single-object")
+    heads = [b"\xc3\x01" + fingerprint(json.dumps(each)) for each in (TWO, other)]
+    with pytest.raises(ConfigError, match="the Avro schemas of these records do not agree"):
+        format_.fields(heads)
+    assert format_.fields([b"no frame"]) is None

@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from landonce.config.formats import AvroFormat
 from landonce.errors import ConfigError
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.avro.cursor import Body, Cursor, Faults, Longs
@@ -27,7 +29,7 @@ from landonce.read.formats.avro.schema import BadSchema, Node, fingerprint, pars
 from landonce.read.formats.avro.suggest import fields_of
 from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import blocks
-from landonce.read.registry import Registry, UnknownSchema
+from landonce.read.registry import Registry, UnknownSchema, registry_of
 from landonce.read.schema.fields import Schema
 
 VERSION = 1
@@ -66,13 +68,21 @@ class Avro(Format):
     def fields(self, values: Sequence[bytes]) -> Schema | None:
         """The reader's fields, or those of the schemas that these records were written with."""
         if self.reader is not None:
-            return fields_of([parse(self.reader)])
-        found = []
-        for key in sorted(_keys(self, values)):
-            node = writer_of(self, key)
-            if not isinstance(node, str):
-                found.append(node)
-        return fields_of(found) if found else None
+            return _suggested([parse(self.reader)])
+        written = [writer_of(self, key) for key in sorted(_keys(self, values))]
+        known = [each for each in written if not isinstance(each, str)]
+        return _suggested(known) if known else None
+
+
+def _suggested(schemas: Sequence[Node]) -> Schema:
+    try:
+        return fields_of(schemas)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"no schema is declared, and Avro's does not give one: {error}.",
+            safe="Nothing was created.",
+            command="declare `source.kafka.schema` in {file}",
+        ) from None
 
 
 def _keys(format_: Avro, values: Sequence[bytes]) -> set[bytes]:
@@ -203,10 +213,21 @@ class AvroDecoder:
         return self._plans[key]
 
 
-def schema_text(text: str, where: str) -> str:
-    """The text of a schema file, if landonce can decode by it. `where`: the key of the pipeline file."""
+def avro_of(section: AvroFormat) -> Avro:
+    """The format of this section, with the texts of its files."""
+    reader = _schema_text(section.reader, "reader") if section.reader is not None else None
+    if section.registry is not None:
+        return Avro(registry=registry_of(section.registry), reader=reader, framing="confluent")
+    return Avro(tuple(_schema_text(each, "schema") for each in section.files), None, reader, section.framing)
+
+
+def _schema_text(path: Path, key: str) -> str:
     try:
+        text = path.read_text(encoding="utf-8")
         parse(text)
-    except BadSchema as error:
-        raise ConfigError(f"{where}: {error}.", command="correct the schema file") from None
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"source.kafka.format.avro.{key}: {path} is not an Avro schema: {problem}.", command="correct the file"
+        ) from None
     return text

@@ -19,9 +19,11 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from landonce.config.formats import SchemaRegistry
 from landonce.config.secrets import remember
 from landonce.errors import ConfigError, RegistryRefused, RegistryUnavailable
 
@@ -112,6 +114,29 @@ def registry_at(
     if parts.scheme == "https":
         _context(made)
     return made
+
+
+def registry_of(section: SchemaRegistry) -> Registry:
+    """The registry of this section, with the texts of its files: workers on other machines do not have them."""
+    certificate = "".join(_pem(each) for each in (section.client_cert, section.client_key) if each is not None)
+    return registry_at(
+        section.url.get_secret_value(),
+        user=section.user,
+        password=section.password.get_secret_value(),
+        authority=_pem(section.ca_cert) if section.ca_cert is not None else "",
+        certificate=certificate,
+    )
+
+
+def _pem(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the schema registry: {path} cannot be read: {getattr(error, 'strerror', None) or 'it is not PEM'}.",
+            command="name a PEM file, which begins with -----BEGIN",
+        ) from None
+    return text if text.endswith("\n") else text + "\n"
 
 
 def _bad_url(problem: str) -> ConfigError:
