@@ -30,6 +30,8 @@ RECORD_COLUMNS = {
     VALUE: pa.binary(),
 }
 """Their types, where no table has others."""
+BYTES = (KEY, HEADERS, VALUE)
+"""Those that hold bytes, where a table has no other type for them."""
 _NOT_TEXT = "is not valid UTF-8"
 _key, _headers, _timestamp = methodcaller("key"), methodcaller("headers"), methodcaller("timestamp")
 
@@ -37,6 +39,27 @@ _key, _headers, _timestamp = methodcaller("key"), methodcaller("headers"), metho
 def record_fields(names: Sequence[str]) -> tuple[Field, ...]:
     """Fields for these columns, in their usual types."""
     return tuple(Field(name, RECORD_COLUMNS[name]) for name in names)
+
+
+def as_bytes(type_: pa.DataType) -> pa.DataType:
+    """The type with bytes in place of text, if it is text, or what headers become."""
+    return _with_content(type_, pa.binary())
+
+
+def as_strings(type_: pa.DataType) -> pa.DataType:
+    """The type with text in place of bytes."""
+    return _with_content(type_, pa.string())
+
+
+def _with_content(type_: pa.DataType, content: pa.DataType) -> pa.DataType:
+    if _is_content(type_):
+        return content
+    if pt.is_map(type_) and _is_content(type_.item_type):
+        return pa.map_(type_.key_type, type_.item_field.with_type(content))
+    if _is_pairs(type_):
+        name, value = type_.value_type
+        return pa.list_(type_.value_field.with_type(pa.struct([name, value.with_type(content)])))
+    return type_
 
 
 class RecordColumns:

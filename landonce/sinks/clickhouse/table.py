@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.read.formats.json.columns import fit
+from landonce.read.record_columns import BYTES, as_bytes, as_strings
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema, json_note, landed, with_note
 from landonce.sinks.clickhouse.absent import absent_inside, empty_value, is_empty_value, may_be_absent, without_absent
@@ -94,7 +95,9 @@ class Column:
 
     @property
     def mapped(self) -> Mapped:
-        return map_type(self.type)
+        """A String holds any bytes. Those of a record's key, headers and value land as they are; all other strings are text."""
+        found = map_type(self.type)
+        return replace(found, arrow=as_bytes(found.arrow)) if self.name in BYTES else found
 
     @property
     def unsupported(self) -> str:
@@ -473,10 +476,15 @@ def _checked(rows: pa.Table, column: Column, table: TableName, values: pa.Array)
 # The table that landonce creates.
 
 
+def _as_strings(field: Field) -> Field:
+    return replace(field, type=as_strings(field.type)) if field.name in BYTES else field
+
+
 def create_statement(
     table: TableName, declared: Schema, order_by: str | None = None, partition_by: str | None = None
 ) -> str:
     """The DDL, to run or to show. By default rows are ordered by coordinates, which makes a probe cheapest."""
+    declared = replace(declared, fields=tuple(_as_strings(each) for each in declared.fields))
     faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
     if faults:
         raise UnfitFields(faults, instead_of(declared))
