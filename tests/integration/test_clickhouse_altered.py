@@ -68,6 +68,12 @@ def alter(server: LocalClickHouse, table: str, before: str, after: str) -> None:
         ("DateTime64(3, 'UTC')", "DateTime64(2, 'UTC')", pa.array([FINE.replace(microsecond=0), FINE], MILLIS)),
         ("DateTime64(3, 'UTC')", "DateTime('UTC')", pa.array([FINE.replace(microsecond=0), FINE], MILLIS)),
         ("Date32", "Date", pa.array([dt.date(2000, 1, 1), dt.date(1950, 1, 1)])),
+        ("Time64(6)", "Time64(3)", pa.array(["00:00:01.5", "00:00:01.0005"])),
+        ("Int256", "Int128", pa.array(["1", str(2**127)])),
+        ("Float32", "BFloat16", pa.array([0.5, 0.1], pa.float32())),
+        ("String", "JSON", pa.array(['{"a": 1}', '{"a.b": 1}'])),
+        ("Map(String, Int64)", "Map(String, Int8)", pa.array([[("a", 1)], [("a", 300)]], pa.map_(pa.string(), pa.int64()))),
+        ("Tuple(a Date32)", "Tuple(a Date)", pa.array([{"a": 1}, {"a": -1}], pa.struct([("a", pa.date32())]))),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )  # fmt: skip

@@ -6,8 +6,10 @@ The server says what it holds, as text. What a type cannot hold exactly is a rej
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,12 +22,15 @@ from landonce.protocol.settle import Reply
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.sinks.clickhouse.held import ClickHouseRows
 from landonce.sinks.clickhouse.sink import ClickHouseSink
+from landonce.sinks.clickhouse.types import parse_type
 from landonce.verify.values import differing
 
 pytestmark = pytest.mark.integration
 
 NewTable = Callable[[], str]
 RANGE = (Range(Partition("t", 0), 0, 100),)
+NOT_STORED = {"Decimal32", "Decimal64", "Decimal128", "Decimal256", "Nested"}
+"""Names of types that a table holds under another name."""
 MISSING = "missing required field"
 UUID = "61f0c404-5cb3-11e7-907b-a6006ad3dba0"
 
@@ -159,6 +164,33 @@ EDGES = [
     Edges("SimpleAggregateFunction(groupArrayArray, Array(Int8))", {"[1]": "[1]"}, {"[128]": ""}),
     Edges("QBit(Float32, 3)", {"[0.5,1,-2]": "[0.5,1,-2]"}, {"[0.5,1]": "3 items", "[1,2,3,4]": "3 items", "null": MISSING},
           "toString(CAST(v, 'Array(Float32)'))"),
+    Edges("JSON", {'{"a":{"b":[1,"x",null,{"c":true}]},"d":-0.5}': '{"a":{"b":[1,"x",null,{"c":true}]},"d":-0.5}', "{}": "{}",
+                   '{"a":18446744073709551615,"b":-9223372036854775808}': '{"a":18446744073709551615,"b":-9223372036854775808}',
+                   '{"a":"2020-01-01T00:00:00Z","b":"12","c":[true,1],"é":"\\u0000"}': '{"a":"2020-01-01T00:00:00Z","b":"12","c":[true,1],"é":"\\u0000"}',
+                   '{"a":null,"b":{},"c":1.50}': '{"c":1.5}'},
+          {"[1]": "not an object", '"{}"': "not an object", "1": "not an object", '{"a.b":1}': "a key with a dot", '{"a":[{"b":1,"b":2}]}': "twice",
+           '{"a":18446744073709551616}': "more than 64 bits", '{"a":[9007199254740993,0.5]}': "cannot hold exactly", '{"a":1e999}': "beyond",
+           '{"a":' * 100 + "1" + "}" * 100: "too deeply", "null": MISSING}, "toJSONString(v)"),
+    Edges("Nullable(JSON)", {'{"a":1}': '{"a":1}', "null": "NULL"}, {"1": "not an object"}),
+    Edges("Array(JSON(max_dynamic_paths=2))", {'[{"a":1,"b":2,"c":3},{}]': '[{"a":1,"b":2,"c":3},{}]'}, {'[{"a.b":1}]': "a dot", "[1]": "not an object"},
+          "toJSONString(v)"),
+    Edges("Tuple(j JSON, m Map(String, JSON))", {'{"j":{"a":1},"m":{"x":{"b":[]}}}': '{"j":{"a":1},"m":{"x":{"b":[]}}}'},
+          {'{"j":{"a":1},"m":{"x":1}}': "not an object"}, "toJSONString(v)"),
+    Edges("Variant(Array(UInt8), Date, Decimal(9, 2), JSON, String, UUID)",
+          {"127": "127 Decimal(9, 2)", '"x"': '"x" String', f'"{UUID}"': f'"{UUID}" UUID', "[255]": "[255] Array(UInt8)",
+           '{"a":1}': '{"a":1} JSON', '"2020-01-01"': '"2020-01-01" Date', '"1969-12-31"': '"1969-12-31" String', "1.25": "1.25 Decimal(9, 2)",
+           "null": "NULL"},
+          {"true": "no value of Variant", "-129.001": "no value of Variant", "[256]": "no value of Variant", '{"a.b":1}': "no value of Variant"},
+          "concat(toJSONString(v), ' ', toString(variantType(v)))"),
+    Edges("Variant(DateTime64(3, 'Asia/Tokyo'), Float32, Tuple(a Int256, b Map(String, BFloat16)))",
+          {'"2020-01-01T00:00:00Z"': "DateTime64(3, 'Asia/Tokyo')", "0.1": "Float32", '{"a":1,"b":{"x":0.5}}': "Tuple(a Int256, b Map(String, BFloat16))"},
+          {'"x"': "no value", "16777217": "no value", '{"a":1,"b":{"x":0.1}}': "no value"}, "variantType(v)"),
+    Edges("Dynamic", {"true": "true Bool", "-1": "-1 Int64", "18446744073709551615": "18446744073709551615 UInt64", "0.1": "0.1 Float64", '"12"': '"12" String',
+                      '"2020-01-01"': '"2020-01-01" String', "[1,null]": "[1,null] Array(Nullable(Int64))", "[1,0.5]": "[1,0.5] Array(Nullable(Float64))",
+                      '["x"]': '["x"] Array(Nullable(String))', '[{"a":[]}]': '[{"a":[]}] Array(JSON)', '{"a":{"b":1}}': '{"a":{"b":1}} JSON', "null": "NULL"},
+          {"18446744073709551617": "no value of Dynamic", '[1,"x"]': "no value of Dynamic", '{"a.b":1}': "no value", "[[1]]": "no value"},
+          "concat(toJSONString(v), ' ', dynamicType(v))"),
+    Edges("Dynamic(max_types=2)", {"true": "true", "1": "1", '"x"': '"x"', "0.5": "0.5"}, {}, "toJSONString(v)"),
 ]  # fmt: skip
 
 
@@ -281,6 +313,9 @@ UNKNOWN = (
     "Map(Array(Int8), String)",
     "Tuple()",
     "Array(Nullable(Tuple(u UUID)))",
+    "Array(Dynamic)",
+    "Map(String, Variant(Int8, String))",
+    "JSON(a.b UInt8)",
 )
 
 
@@ -307,3 +342,36 @@ def test_a_type_that_landonce_does_not_know_needs_a_default_and_nothing_else(
     clickhouse.ask(f"ALTER TABLE {table} ADD COLUMN z {type_}")
     with pytest.raises(TableUnfit, match=r"z: "):
         sink.target().schema()
+
+
+def test_the_page_has_every_type_of_the_server(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clickhouse.md").read_text()
+    types = page.partition("## ClickHouse types\n")[2].partition("\n## ")[0]
+    table, _, others = types.partition("\nA column of another type")
+    taken = [
+        type_
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for type_ in re.findall("`(.+?)`", line.split(" | ")[0])
+    ]
+    refused = [
+        type_ for type_ in re.findall("`(.+?)`", others) if type_[0].isupper() and type_ not in ("DEFAULT", "Nothing")
+    ]
+    named = {parse_type(each).name for each in [*taken, *refused]} | {"Nothing"}
+    families = set(clickhouse.ask("SELECT name FROM system.data_type_families WHERE alias_to = ''").split())
+    shorts = {
+        "DateTime32",
+        "Enum",
+        *(each for each in families if each.startswith("Interval")),
+    }  # stored as another one, or all alike
+    assert families - named <= shorts
+    assert {parse_type(each.type).name for each in EDGES} >= {parse_type(each).name for each in taken} - NOT_STORED
+    for at, type_ in enumerate(taken):
+        name = new_table()
+        make(clickhouse, name, f"v {type_}")
+        assert [each.name for each in sink_for(clickhouse, name).target().schema().fields] == ["v"], (at, type_)
+    for type_ in refused:
+        name = new_table()
+        make(clickhouse, name, f"i Int8, v {type_}")
+        with pytest.raises(TableUnfit, match="v: "):
+            sink_for(clickhouse, name).target().schema()

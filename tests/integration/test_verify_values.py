@@ -209,6 +209,21 @@ CLICKHOUSE: list[tuple[str, list[str]]] = [
     ("Array(UUID)", [f"[{UUIDS}]", "[]"]),
     ("Array(DateTime('UTC'))", ['["2020-01-01T00:00:00Z"]']),
     ("Tuple(a Int8, `b c` Nullable(String), d Array(DateTime('UTC')))", ['{"a":1,"b c":null,"d":["2020-01-01"]}']),
+    ("Int256", [f"{-(2**255)}", f'"{2**255 - 1}"']),
+    ("Nullable(UInt128)", [f"{2**128 - 1}", "null"]),
+    ("BFloat16", ["0.5", "-256"]),
+    ("Time64(3)", ['"-999:59:59.5"', '"00:00:00"']),
+    ("IntervalDay", ["-7"]),
+    ("Map(LowCardinality(String), Nullable(IPv6))", ['{"a":"::1","b":null}', "{}"]),
+    ("Map(UInt8, Map(UUID, Time))", [f'{{"255":{{{UUIDS}:"01:00:00"}}}}']),
+    ("Tuple(Int8, FixedString(4), Tuple(u UUID))", [f'[1,"ab",{{"u":{UUIDS}}}]']),
+    ("Nullable(Tuple(u UUID))", [f'{{"u":{UUIDS}}}', "null"]),
+    ("Polygon", ["[[[0,0.5],[1,2]]]", "[]"]),
+    ("Nested(a Int8, e Enum8('x' = 1))", ['[{"a":1,"e":"x"}]', "[]"]),
+    ("SimpleAggregateFunction(anyLast, UUID)", [UUIDS]),
+    ("JSON", ['{"a":{"b":[1,null,"x"]},"n":null,"f":1.0}', "{}"]),
+    ("Variant(Date, Float32, String)", ["0.1", '"2020-01-01"', '"x"', "null"]),
+    ("Dynamic", ["1", '"2020-01-01"', '{"a":[1,2]}', "null"]),
     ("String DEFAULT concat('n', toString(_offset))", ["null", '"set"']),
     ("Array(Int8) DEFAULT []", ["null", "[7]"]),
 ]  # fmt: skip
@@ -246,9 +261,12 @@ def test_every_type_of_clickhouse(clicks: Site) -> None:
     clicks.ask(f"ALTER TABLE {table} UPDATE c4 = 0.25 WHERE _offset = 0 SETTINGS mutations_sync = 2")
     clicks.ask(f"ALTER TABLE {table} UPDATE c9 = 'it\\'s' WHERE _offset = 2 SETTINGS mutations_sync = 2")
     assert clicks.found(2) == [(0, "c4", "0.1", "0.25"), (2, "c9", '"new"', '"it\'s"')]
+    wide = next(at for at, (type_, _) in enumerate(CLICKHOUSE) if type_ == "Int256")
+    clicks.ask(f"ALTER TABLE {table} UPDATE c{wide} = 0 WHERE _offset = 3 SETTINGS mutations_sync = 2")
+    assert clicks.found(3)[2] == (3, f"c{wide}", f'"{2**255 - 1}"', '"0"')
     shown = clicks.said("verify", clicks.file, "--values")
     assert f"{clicks.topic}[0] at 0: c4 should be 0.1 and is 0.25\n" in shown.out
-    assert ", 2 changed\n" in shown.out
+    assert ", 3 changed\n" in shown.out
 
 
 ICEBERG = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,18 @@ Path = tuple[str, ...]
 Names = tuple[str, ...]
 
 
+class Judge(ABC):
+    """Says which texts a target cannot hold. Equal judges are interchangeable."""
+
+    @abstractmethod
+    def __call__(self, texts: pa.StringArray) -> pa.StringArray:
+        """For each text what is wrong with it, as a predicate of the field, or NULL."""
+
+    @abstractmethod
+    def decisive(self) -> object:
+        """What decides, as JSON."""
+
+
 @dataclass(frozen=True)
 class Field:
     """One field of a record, matched by its exact, case-sensitive name unless ``aliases`` or the schema differ.
@@ -35,7 +48,8 @@ class Field:
     that of ``type``; ``longest`` is the maximum number of characters of a string, and ``most_bytes`` of its bytes;
     ``without_nul`` means that a string must not contain a zero byte; ``finite`` means no infinity and no NaN: JSON has
     neither, but an expression may return them; ``bits`` are the significant bits of a float, if they are fewer than
-    those of ``type``; ``items`` is the exact number of items of a list. ``called`` names the target's type in reasons.
+    those of ``type``; ``items`` is the exact number of items of a list; ``judge`` decides about strings where no other
+    limit can. ``called`` names the target's type in reasons.
 
     ``aliases`` are the names of the field in records. Without aliases it is ``name``; with aliases, ``name`` counts
     only if it is one of them. ``inner_aliases`` are the aliases of what is inside, by its path from here: names of
@@ -59,6 +73,7 @@ class Field:
     bits: int | None = None
     items: int | None = None
     called: str = ""
+    judge: Judge | None = None
     inner: tuple[Field, ...] = ()
     """Limits of the parts of a struct, or of the key and value of a map, in the field itself or in its lists, by name:
     of all parts or of none."""
@@ -78,6 +93,10 @@ class Field:
             raise ValueError(f"field {self.name!r}: bounds need a temporal type or a string, not {self.type}")
         if (self.allowed is not None or self.pattern is not None) and not pt.is_string(innermost):
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
+
+    def canonical(self) -> list[Any]:
+        """What decides which values it takes, as JSON."""
+        return _canonical(self)
 
     def place(self) -> Place:
         """The field and everything inside it."""
@@ -343,6 +362,7 @@ def _canonical(field: Field) -> list[Any]:
         *strings,
         *numbers,
         *([["sizes", *sizes]] if sizes != [None] * 3 else []),
+        *([["judge", field.judge.decisive()]] if field.judge is not None else []),
         *(["inner", *(_canonical(each) for each in field.inner)] if field.inner else []),
     ]
 

@@ -6,9 +6,11 @@ times, integers of more than 64 bits. Different texts of the same value are unif
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ from landonce.sinks.audit import LAST, Counted, Held, HeldTables, HeldValues, Pi
 from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import literal, quoted
 from landonce.sinks.clickhouse.connection import connect
+from landonce.sinks.clickhouse.documents import OneOf
 from landonce.sinks.clickhouse.probe import bring_up_to_date
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.table import Column, Table, describe
@@ -39,6 +42,7 @@ _SPELLINGS: dict[str, Callable[[str], str]] = {
     "FixedString": lambda each: each.rstrip("\0"),
     "Time": lambda each: _time(each),
     "Time64": lambda each: _time(each),
+    "JSON": lambda each: json.dumps(_kept(json.loads(each)), sort_keys=True),
     **dict.fromkeys(("Int128", "UInt128", "Int256", "UInt256"), str),
 }
 """Types that are read as text, and how different texts of the same value are unified."""
@@ -154,15 +158,18 @@ class ClickHouseValues(HeldValues):
                 continue
             for at, name in enumerate(found.column_names):
                 if name in self._columns:
-                    values = _unified(found.column(name).combine_chunks(), self._columns[name].type)
+                    values = _unified(found.column(name).combine_chunks(), _type(self._columns[name]))
                     found = found.set_column(at, name, values)
             yield Piece(found)
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
         column = self._columns[name]
+        judge = column.mapped.judge
+        if isinstance(judge, OneOf):
+            expected = judge.lists(expected)
         if column.empty_default:
             expected = without_absent(expected, landed(column.mapped.arrow))
-        return _unified(expected, column.type)
+        return _unified(expected, _type(column))
 
     def filled(self, name: str) -> bool:
         column = self._columns[name]
@@ -171,8 +178,37 @@ class ClickHouseValues(HeldValues):
     @staticmethod
     def _value(column: Column) -> str:
         """The SQL that reads a column. The cast is on the whole column, so it also reaches what is inside."""
+        if column.mapped.members:
+            return f"CAST({_members(column)}, {literal(_read_as(_type(column)))})"
         read_as = _read_as(column.type)
         return column.value if read_as == column.type else f"CAST({column.value}, {literal(read_as)})"
+
+
+def _type(column: Column) -> str:
+    """The type whose values are compared. A Variant or a Dynamic is a list of one value or none for each of its types."""
+    members = column.mapped.members
+    return f"Tuple({', '.join(f'Array({each})' for each in members)})" if members else column.type
+
+
+def _members(column: Column) -> str:
+    """The values of a Variant or a Dynamic, in lists by their types. A value of another type is in none of them."""
+    kind = parse_type(column.type).name.lower()
+    lists = []
+    for each in column.mapped.members:
+        value = f"{kind}Element({column.value}, {literal(each)})"
+        of_type = f"{kind}Type({column.value}) = {literal(each)}"
+        lists.append(f"arrayFilter(x -> {of_type}, [{value}])")
+    return f"tuple({', '.join(lists)})"
+
+
+def _kept(value: Any) -> Any:
+    """What the type JSON keeps: members that are null or empty are as good as absent, and 1.0 is 1."""
+    if isinstance(value, list):
+        return [_kept(each) for each in value]
+    if isinstance(value, dict):
+        kept = {name: _kept(each) for name, each in value.items()}
+        return {name: each for name, each in kept.items() if each is not None and each != {}}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _read_as(type_: str) -> str:

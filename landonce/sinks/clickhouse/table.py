@@ -21,7 +21,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
@@ -32,6 +31,7 @@ from landonce.read.schema.fields import Field, Schema, json_note, landed, with_n
 from landonce.sinks.clickhouse.absent import absent_inside, empty_value, is_empty_value, may_be_absent, without_absent
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
+from landonce.sinks.clickhouse.documents import OneOf, list_of_one
 from landonce.sinks.clickhouse.types import (
     Mapped,
     Unsupported,
@@ -155,27 +155,9 @@ class Column:
 
     def field(self) -> Field:
         """What a decoder must produce for this column."""
-        field = _field(self.name, self.mapped, required=not self.optional)
+        field = self.mapped.field(self.name, required=not self.optional)
         type_ = absent_inside(field.type) if self.empty_default else field.type
         return replace(field, type=with_note(type_, self.comment))
-
-
-def _field(name: str, mapped: Mapped, *, required: bool, nested: bool = False) -> Field:
-    return Field(
-        name=name,
-        type=mapped.arrow,
-        required=required,
-        allowed=mapped.allowed,
-        pattern=mapped.pattern,
-        bounds=mapped.bounds,
-        digits=mapped.digits,
-        most_bytes=mapped.most_bytes,
-        bits=mapped.bits,
-        items=mapped.items,
-        called=mapped.called,
-        scale=None if nested else mapped.scale,
-        inner=tuple(_field(part, each, required=not each.nullable, nested=True) for part, each in mapped.inner),
-    )
 
 
 @dataclass(frozen=True)
@@ -353,8 +335,8 @@ def structure(columns: Iterable[Column]) -> str:
 
 
 def sent_rows(table: Table, columns: Sequence[Column]) -> str:
-    """The FROM clause of an insert: the sent rows, with defaults for columns that are sent as lists of one value or none."""
-    return as_inserted(_with_named(table, [each for each in columns if each.wrapped]), columns)
+    """The FROM clause of an insert: the sent rows, in which columns that are sent as lists of one value or none have their values."""
+    return as_inserted(_with_named(table, [each for each in columns if each.wrapped or each.mapped.members]), columns)
 
 
 def as_inserted(columns: Iterable[Column], sent: Sequence[Column]) -> str:
@@ -371,6 +353,10 @@ def _as_inserted(column: Column, sent: bool) -> str:
     default = column.default or f"defaultValueOfTypeName({type_})"
     if not sent:
         return f"*, CAST({default}, {type_}) AS {name}"
+    if column.mapped.members:
+        found = [f"notEmpty({name}.{at}), CAST(CAST({name}.{at}, {literal(f'Array({each})')})[1], {type_})"
+                 for at, each in enumerate(column.mapped.members, 1)]  # fmt: skip
+        return f"* REPLACE (multiIf({', '.join(found)}, CAST(NULL, {type_})) AS {name})"
     if column.wrapped:
         given = f"CAST({name}, {literal(f'Array({column.type})')})[1]"  # of an empty list, nothing is converted
         if column.mapped.nullable:
@@ -432,10 +418,12 @@ def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
         values = without_absent(values, landed(column.mapped.arrow))
     if "Nullable(Tuple(" in column.wire:
         values = values.cast(_nullable_inside(values.type))
+    judge = column.mapped.judge
+    if isinstance(judge, OneOf):
+        return judge.lists(values)
     if not column.wrapped:
         return values
-    offsets = np.concatenate(([0], np.cumsum(values.is_valid().to_numpy(zero_copy_only=False))))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values.drop_null())
+    return list_of_one(values)
 
 
 def _nullable_inside(type_: pa.DataType) -> pa.DataType:

@@ -21,6 +21,8 @@ never approximated. ClickHouse must never convert a value that was not checked b
     Map(K, V)                       map                                      Map(wire of K, wire of V)
     Tuple(a T, …)                   struct                                   Tuple(a wire of T, …)
     Tuple(T, …), Point              struct with the names 1, 2, …            Tuple(wire of T, …)
+    JSON                            JSON text of an object                   String
+    Variant(T, …), Dynamic          JSON text                                Tuple(Array(wire of T), …)
     Nested(a T, …)                  list of structs                          Array(Tuple(a wire of T, …))
     Ring, Polygon, …                lists of Points                          Array(…)
     Nullable, LowCardinality        what is inside                           Nullable only
@@ -30,15 +32,16 @@ never approximated. ClickHouse must never convert a value that was not checked b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from landonce.read.formats.json.columns import is_textual
-from landonce.read.schema.fields import JSON, KEY, VALUE, Schema, landed
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, landed
 from landonce.sinks.clickhouse.absent import may_be_absent
 from landonce.sinks.clickhouse.address import quoted
+from landonce.sinks.clickhouse.documents import KeptWhole, OneOf
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -85,6 +88,18 @@ _GEO = {
 }
 _UNITS_OF_INTERVALS = "Nanosecond Microsecond Millisecond Second Minute Hour Day Week Month Quarter Year"
 _INTERVALS = frozenset(f"Interval{unit}" for unit in _UNITS_OF_INTERVALS.split())
+_ORDER = (
+    *("Bool", "Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Int128", "UInt128", "Int256"),
+    *("UInt256", "Decimal", "BFloat16", "Float32", "Float64", "UUID", "IPv4", "IPv6", "Date", "Date32", "DateTime"),
+    *("DateTime64", "Time", "Time64", "Enum8", "Enum16", "FixedString", "String", "LowCardinality", "Tuple", "Array"),
+    *("Map", "JSON"),
+)
+"""In this order the types of a Variant are tried."""
+_OF_DYNAMIC = (
+    *("Bool", "Int64", "UInt64", "Float64", "String", "Array(Nullable(Bool))", "Array(Nullable(Int64))"),
+    *("Array(Nullable(UInt64))", "Array(Nullable(Float64))", "Array(Nullable(String))", "Array(JSON)", "JSON"),
+)
+"""What a Dynamic gets: the types that ClickHouse itself takes for JSON."""
 _TIME = r"-?(?:[0-9]{2}|[1-9][0-9]{2}):[0-5][0-9]:[0-5][0-9]"
 _DAY = 86_400
 _DATE_BOUNDS = {"Date": (0, 65_535), "Date32": (-25_567, 120_529)}
@@ -117,6 +132,9 @@ class Mapped:
     bits: int | None = None
     items: int | None = None
     called: str = ""
+    judge: Judge | None = None
+    members: tuple[str, ...] = ()
+    """The types of a Variant or a Dynamic, in the order in which they are tried."""
     inner: tuple[tuple[str, Mapped], ...] = ()
     """The elements of a Tuple, or the key and value of a Map, if one of them has limits."""
     unguarded: bool = False
@@ -127,8 +145,28 @@ class Mapped:
     @property
     def limited(self) -> bool:
         """Whether it cannot hold all that `arrow` can."""
-        strings = self.allowed is not None or self.pattern is not None or self.most_bytes is not None
+        of_strings = (self.allowed, self.pattern, self.most_bytes, self.judge)
+        strings = any(each is not None for each in of_strings)
         return strings or self.unguarded or bool(self.inner)
+
+    def field(self, name: str, *, required: bool, nested: bool = False) -> Field:
+        """What a decoder must produce."""
+        return Field(
+            name=name,
+            type=self.arrow,
+            required=required,
+            allowed=self.allowed,
+            pattern=self.pattern,
+            bounds=self.bounds,
+            digits=self.digits,
+            most_bytes=self.most_bytes,
+            bits=self.bits,
+            items=self.items,
+            called=self.called,
+            judge=self.judge,
+            scale=None if nested else self.scale,
+            inner=tuple(each.field(part, required=not each.nullable, nested=True) for part, each in self.inner),
+        )
 
     @property
     def checked_again(self) -> bool:
@@ -195,6 +233,14 @@ def _containing(type_: TypeName) -> Mapped:
         return map_type(arguments[0])
     if name == "SimpleAggregateFunction":
         return map_type(arguments[1])
+    if name == "JSON":
+        if any(not each.startswith("max_dynamic_") for each in arguments):
+            raise Unsupported(f"{type_} cannot be decoded exactly: it has paths with types, or paths that it skips")
+        return Mapped(JSON, "String", called=name, judge=KeptWhole(), unguarded=True, parsed=True)
+    if name == "Variant":
+        return _one_of(type_, sorted(arguments, key=_rank))
+    if name == "Dynamic":
+        return _one_of(type_, _OF_DYNAMIC)
     if name == "Nullable":
         inner = map_type(arguments[0])
         return replace(inner, nullable=True, wire=f"Nullable({inner.wire})")
@@ -213,16 +259,33 @@ def _containing(type_: TypeName) -> Mapped:
     raise Unsupported(f"{type_} cannot be decoded exactly")
 
 
+def _one_of(type_: TypeName, members: Sequence[str]) -> Mapped:
+    """A type whose values have one of several types. The kind of a JSON value does not always decide on one: the order does."""
+    mapped = [map_type(each) for each in members]
+    if any(each.members for each in mapped):
+        raise Unsupported(f"{type_} cannot be decoded exactly")
+    judge = OneOf(tuple(each.field("v", required=True, nested=True) for each in mapped), type_.name)
+    wire = f"Tuple({', '.join(f'Array({each.wire})' for each in mapped)})"
+    return Mapped(JSON, wire, nullable=True, called=type_.name, judge=judge, members=tuple(members), unguarded=True)
+
+
+def _rank(member: str) -> int:
+    name = parse_type(member).name
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+
+
 def _array(inner: Mapped, type_: TypeName) -> Mapped:
     if inner.items is not None:
         raise Unsupported(f"{type_} cannot be decoded exactly")
-    _refuse_null_objects(inner, type_)
+    _refuse_inside(inner, type_)
     item = pa.field("item", inner.arrow, nullable=inner.nullable)
     return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None, parsed=False)
 
 
-def _refuse_null_objects(inner: Mapped, type_: TypeName) -> None:
-    """ClickHouse converts what is inside of a NULL, too, which is empty. A whole column is sent in another way."""
+def _refuse_inside(inner: Mapped, type_: TypeName) -> None:
+    """What can be sent only as a whole column. ClickHouse converts what is inside of a NULL, too, which is empty."""
+    if inner.members:
+        raise Unsupported(f"{type_} cannot be sent: a Variant or a Dynamic must be a column of its own")
     if inner.nullable and inner.parsed and pa.types.is_struct(inner.arrow):
         raise Unsupported(f"{type_} cannot be sent: it has a Nullable(Tuple) with texts that ClickHouse parses")
 
@@ -234,7 +297,7 @@ def _tuple(type_: TypeName) -> Mapped:
         raise Unsupported(f"{type_} cannot be decoded exactly")
     parts = [(name or str(at), map_type(element)) for at, (name, element) in enumerate(elements, 1)]
     for _, inner in parts:
-        _refuse_null_objects(inner, type_)
+        _refuse_inside(inner, type_)
     fields = [pa.field(name, inner.arrow, nullable=inner.nullable) for name, inner in parts]
     wires = [f"{quoted(name)} {inner.wire}" if named else inner.wire for name, inner in parts]
     parsed = any(inner.parsed and not inner.nullable for _, inner in parts)
@@ -243,7 +306,7 @@ def _tuple(type_: TypeName) -> Mapped:
 
 def _map(type_: TypeName) -> Mapped:
     key, value = (map_type(each) for each in type_.arguments)
-    _refuse_null_objects(value, type_)
+    _refuse_inside(value, type_)
     of_keys = landed(key.arrow)
     if not (pa.types.is_string(of_keys) or pa.types.is_integer(of_keys) or is_textual(of_keys)):
         raise Unsupported(f"{type_} cannot be decoded exactly: JSON has no such keys")

@@ -263,6 +263,10 @@ def _string_faults(array: pa.Array, field: Field) -> list[Fault]:
         faults += unless(short, f"is longer than {field.longest} characters")
     if field.without_nul:
         faults += unless(pc.invert(pc.match_substring(array, "\0")), "holds a zero byte, which the table cannot")
+    if field.judge is not None:
+        problems = field.judge(array)
+        for problem in problems.drop_null().unique().to_pylist():
+            faults += unless(pc.not_equal(problems, problem), problem)
     return faults
 
 

@@ -6,8 +6,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.formats.json.columns import MISSING, Fault, cast_or_null, is_textual, mask_of, settle_value, unless
-from landonce.read.schema.fields import Field, spelled
+from landonce.read.formats.json.columns import (
+    MISSING,
+    Fault,
+    cast_or_null,
+    is_textual,
+    mask_of,
+    settle_value,
+    unfit_value,
+    unless,
+)
+from landonce.read.schema.fields import JSON, Field, spelled
 
 _INTEGER = r"\A[+-]?[0-9]+\z"
 _NUMBER = r"\A[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\z"
@@ -17,7 +26,7 @@ _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 def check_supported(field: Field) -> None:
     """Raises if no text becomes this field."""
-    type_ = field.type
+    type_ = _type(field)
     plain = pt.is_string(type_) or pt.is_boolean(type_) or pt.is_integer(type_) or pt.is_floating(type_)
     if not (plain or pt.is_decimal(type_) or is_textual(type_)):
         raise ValueError(f"field {field.name!r}: text cannot become {spelled(type_)}")
@@ -32,7 +41,7 @@ def from_text(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]
 
 
 def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
-    type_ = field.type
+    type_ = _type(field)
     if is_textual(type_) or pt.is_string(type_):
         return settle_value(text, type_, field)
     if pt.is_boolean(type_):
@@ -48,7 +57,12 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
         finite = pc.is_finite(values)
         values = pc.if_else(finite, values, pa.scalar(None, type_))
     faults = unless(pc.or_(values.is_valid(), text.is_null()), f"is not a valid {spelled(type_)}")
-    return values, faults
+    return values, faults + unfit_value(values, type_, field)
+
+
+def _type(field: Field) -> pa.DataType:
+    """An integer of any size is a JSON text in records, and a plain text here."""
+    return pa.string() if field.type == JSON and field.bounds is not None else field.type
 
 
 def _written(text: pa.StringArray, pattern: str) -> pa.StringArray:
