@@ -127,7 +127,7 @@ def test_every_scale_of_datetime64(clickhouse: LocalClickHouse, new_table: NewTa
 def test_a_list_that_is_null_or_absent_takes_the_default_and_needs_one(
     clickhouse: LocalClickHouse, new_table: NewTable, column: str, landed: list[str]
 ) -> None:
-    assert "A null or absent list lands empty: its column has `DEFAULT []`" in PAGE
+    assert "A null or absent list lands empty if its column has `DEFAULT []`" in PAGE
     table = new_table()
     make(clickhouse, table, f"id Int64, {column}")
     sink = sink_for(clickhouse, table)

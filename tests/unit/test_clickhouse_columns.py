@@ -13,6 +13,7 @@ import landonce
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
+from landonce.read.formats.json.columns import fit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema, json_note
@@ -316,3 +317,13 @@ def test_a_replacing_table_needs_a_version_from_the_record() -> None:
 
 def test_names_in_an_expression_are_found_outside_of_strings() -> None:
     assert words("concat(`a b`, 'now()', toString(x))") == {"concat", "a b", "toString", "x"}
+
+
+def test_a_text_that_is_not_one_json_value_is_no_value_of_a_variant() -> None:
+    """Expressions give texts, too: one that would become two members of a record must not land as the first of them."""
+    column = Column("v", "Variant(Int64, String)")
+    texts = pa.array(["1", '1,"x":2', '1}{"v":2', '"a"', "a", "", "null", None, "NaN", "1 2"])
+    _, faults = fit(texts, column.field())
+    assert np.flatnonzero(np.logical_or.reduce([each.rows for each in faults])).tolist() == [1, 2, 4, 5, 6, 8, 9]
+    _, faults = fit(pa.array([None], pa.string()), column.field())
+    assert not faults

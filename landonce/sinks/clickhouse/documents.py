@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -104,18 +104,19 @@ class OneOf(Judge):
     called: str
 
     def __call__(self, texts: pa.StringArray) -> pa.StringArray:
-        _, left = self.split(texts)
-        problems = np.full(len(texts), None, dtype=object)
-        problems[left] = f"is no value of {self.called}"
-        return pa.array(problems, pa.string())
+        held = reduce(pc.or_, (each.is_valid() for each in self.split(texts)), texts.is_null())
+        return pc.if_else(held, pa.scalar(None, pa.string()), f"is no value of {self.called}")
 
     def decisive(self) -> object:
         return [each.canonical() for each in self.members]
 
-    def split(self, texts: pa.StringArray) -> tuple[list[pa.Array], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """A column for each member, which is NULL where another one holds the value; and the rows that none of them holds."""
+    def split(self, texts: pa.StringArray) -> list[pa.Array]:
+        """A column for each member, which is NULL where another one holds the value.
+
+        A text may come from an expression, and be no JSON: inside of a record it must not become more than a value.
+        """
         columns = []
-        left = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        left = np.array([at for at, text in enumerate(texts.to_pylist()) if _is_one_value(text)], dtype=np.int64)
         for each in self.members:
             some = texts.take(pa.array(left)).cast(pa.binary())
             records = pc.binary_join_element_wise(b'{"%b":' % each.name.encode(), some, b"}", b"")
@@ -124,13 +125,19 @@ class OneOf(Judge):
             rows[left[decoded.kept]] = np.arange(len(decoded.kept))
             columns.append(decoded.table.column(0).combine_chunks().take(pa.array(rows, mask=rows < 0)))
             left = np.delete(left, decoded.kept)
-        return columns, left
+        return columns
 
     def lists(self, texts: pa.StringArray) -> pa.StructArray:
         """The values as they are sent: for each member a list of one value or none."""
-        columns, _ = self.split(texts)
-        lists = [list_of_one(each) for each in columns]
+        lists = [list_of_one(each) for each in self.split(texts)]
         return pa.StructArray.from_arrays(lists, [str(at) for at in range(1, len(lists) + 1)])
+
+
+def _is_one_value(text: str | None) -> bool:
+    try:
+        return text is not None and json.loads(text) is not None
+    except (RecursionError, ValueError):
+        return False
 
 
 def list_of_one(values: pa.Array) -> pa.ListArray:

@@ -197,7 +197,7 @@ def _members(column: Column) -> str:
     for each in column.mapped.members:
         value = f"{kind}Element({column.value}, {literal(each)})"
         of_type = f"{kind}Type({column.value}) = {literal(each)}"
-        lists.append(f"arrayFilter(x -> {of_type}, [{value}])")
+        lists.append(f"arrayFilter(landonce_item -> {of_type}, [{value}])")
     return f"tuple({', '.join(lists)})"
 
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -174,6 +175,7 @@ class Mapped:
         return self.unguarded or any(each.checked_again for _, each in self.inner)
 
 
+@lru_cache(maxsize=4096)
 def map_type(text: str) -> Mapped:
     """The Arrow type for a type as ClickHouse writes it."""
     try:
