@@ -249,18 +249,8 @@ class Sample:
         fields = [Field(name, inference.type(each, name)) for name, each in seen.fields.items() if name.strip()]
         if not fields:
             raise _nothing()
-        schema = Schema(tuple(fields))
-        while True:
-            try:
-                made = tidy(schema)
-                usable(made)
-                return Inferred(made, self._words(made, seen, inference.reasons))
-            except UnfitFields as unfit:
-                kept = _as_json(schema, {path for path, _ in unfit.faults})
-                if kept == schema:
-                    raise
-                schema = kept
-                inference.reasons |= {path: f"kept as JSON text: {why}" for path, why in unfit.faults}
+        made, kept = usable_columns(Schema(tuple(fields)), usable, tidy)
+        return Inferred(made, self._words(made, seen, {**inference.reasons, **kept}))
 
     def _words(self, schema: Schema, seen: _Seen, reasons: Mapping[str, str]) -> str:
         lines = [
@@ -276,6 +266,24 @@ class Sample:
             f"the columns are those of the first {len(self.records):,} records:\n{listed}\n"
             f"To choose others, declare under `source: kafka:`, for example:\n  schema: {pasted}"
         )
+
+
+def usable_columns(
+    schema: Schema, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]
+) -> tuple[Schema, dict[str, str]]:
+    """The fields as `tidy` leaves them, with JSON text at the places that `usable` refuses by `UnfitFields`; and why, by path."""
+    reasons: dict[str, str] = {}
+    while True:
+        try:
+            made = tidy(schema)
+            usable(made)
+            return made, reasons
+        except UnfitFields as unfit:
+            kept = _as_json(schema, {path for path, _ in unfit.faults})
+            if kept == schema:
+                raise
+            schema = kept
+            reasons |= {path: f"kept as JSON text: {why}" for path, why in unfit.faults}
 
 
 def _lines(type_: pa.DataType, path: str, seen: _Seen, asked: int, reasons: Mapping[str, str]) -> Iterator[str]:
