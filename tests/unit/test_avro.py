@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 import pytest
@@ -293,6 +294,11 @@ def test_one_long_array_is_walked_as_many_short_ones_are(cut: int, monkeypatch: 
     assert rows(schema, [*bodies]) == walked
     assert isinstance(walked[0], str) == bool(cut)
     assert [each["s"] for each in walked[1]["x"]] == [str(at) for at in range(2_000)]
+
+
+def test_lengths_of_varints_with_a_numpy_that_cannot_count_bits() -> None:
+    below = np.array([2 ** (8 * count) - 1 for count in range(1, 9)], np.uint64)
+    assert cursor_module._lengths(below).tolist() == list(range(1, 9))
 
 
 # Logical types, and the types of columns
