@@ -87,6 +87,7 @@ def _file(parts: Parts) -> Findings:
     config = parts.config
     kafka = config.source.kafka
     yield Finding(Level.OK, f"{config.pipeline}: {', '.join(kafka.topics)} at {kafka.bootstrap_servers} → {parts.sink}")
+    _ = parts.decoding  # reads the files of schemas, which may be missing or wrong
 
 
 def _kafka(run: CheckRun) -> Findings:

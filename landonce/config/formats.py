@@ -90,6 +90,23 @@ class AvroFormat(Part):
         return self
 
 
+class ProtobufFormat(Part):
+    """One Protobuf message per record."""
+
+    schema_: Path | None = Field(default=None, alias="schema")
+    """A `.proto` file, or a descriptor set."""
+    registry: SchemaRegistry | None = None
+    """Records name their schema by its id there, and their message by its place in the schema."""
+    message: str | None = None
+    """The full name of the message; with a registry, the only one that lands."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> ProtobufFormat:
+        if (self.schema_ is None) == (self.registry is None):
+            raise ValueError("name a `schema` file, or a `registry`")
+        return self
+
+
 class NoOptions(Part):
     """A format without options."""
 
@@ -101,6 +118,7 @@ class RecordFormat(Part):
     csv: CsvFormat | None = None
     tsv: TsvFormat | None = None
     avro: AvroFormat | None = None
+    protobuf: ProtobufFormat | None = None
     raw: NoOptions | None = None
     """Bytes that are not decoded: the column `_value`."""
     string: NoOptions | None = None

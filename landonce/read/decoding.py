@@ -17,6 +17,7 @@ from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.formats import Decoded, Format
 from landonce.read.formats.avro.decode import avro_of
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
+from landonce.read.formats.protobuf.format import protobuf_of
 from landonce.read.formats.text.csv import Csv
 from landonce.read.formats.text.plain import Framed, Plain
 from landonce.read.kafka.records import Record
@@ -53,6 +54,8 @@ def format_of(section: RecordFormat) -> Format:
         return Csv(csv.columns, csv.delimiter, csv.quote, csv.null)
     if section.avro is not None:
         return avro_of(section.avro)
+    if section.protobuf is not None:
+        return protobuf_of(section.protobuf)
     return Plain(text=section.string is not None)
 
 

@@ -292,6 +292,16 @@ def test_messages_as_json() -> None:
     assert "that JSON cannot hold" in reason(made.SerializeToString(), "extra STRING")
 
 
+def test_repeated_fields_and_maps_as_json() -> None:
+    made = order(items=[{"sku": "a"}, {}], counts={"x": 2**60}, states=[1, 0], weights=[math.nan, 1.5])
+    made.by_line[-1].tags.append("ü")
+    ddl = "items JSON, counts JSON, states JSON, weights STRING, by_line JSON"
+    expected = MessageToDict(made, preserving_proto_field_name=True)
+    assert {name: json.loads(text) for name, text in rows([made], ddl)[0].items()} == expected
+    assert list(rows([order()], ddl)[0].values()) == ["[]", "{}", "[]", "[]", "{}"]
+    assert "that JSON cannot hold" in reason(b"\x2a\x03\x0a\x01\xff", "items JSON")
+
+
 def test_any_is_its_bytes_or_the_json_of_a_known_type() -> None:
     made = order()
     made.any.Pack(order(id=5).__class__(id=5))
@@ -599,9 +609,9 @@ def test_times_have_nanoseconds_if_a_record_shows_some() -> None:
     [
         ("id STRING", "field 'id' is int64, which cannot become STRING"),
         ("note BIGINT", "field 'note' is string, which cannot become BIGINT"),
-        ("items STRING", "field 'items' is repeated shop.Item, which cannot become STRING"),
+        ("items BIGINT", "field 'items' is repeated shop.Item, which cannot become BIGINT"),
         ("first INT", "field 'first' is shop.Item, which cannot become INT"),
-        ("counts STRING", "field 'counts' is map<string, int64>, which cannot become STRING"),
+        ("counts BOOLEAN", "field 'counts' is map<string, int64>, which cannot become BOOLEAN"),
         ("items ARRAY<STRUCT<sku: INT>>", "field 'items[].sku' is string, which cannot become INT"),
         ("state BOOLEAN", "field 'state' is enum shop.State, which cannot become BOOLEAN"),
         ("raw STRING", "field 'raw' is bytes, which cannot become STRING"),

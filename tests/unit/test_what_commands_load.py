@@ -135,6 +135,7 @@ OPTIONAL = {
     "postgres": ("psycopg", "adbc_driver_manager", "adbc_driver_postgresql"),
     "mysql": ("pymysql",),
     "ydb": ("ydb", "ydb_sqlalchemy"),
+    "protobuf": ("google", "grpc_tools", "ptars"),
     "local": ("chdb", "clickhouse_connect"),
 }
 WITHOUT = f"""
@@ -196,4 +197,15 @@ def test_a_missing_extra_is_named(arguments: tuple[str, ...], sink: str, extra: 
     ended = light_process()(f"{WITHOUT}\nfrom landonce.cli import main\nsys.argv = {asked}\nmain()")
     assert ended.code == 2, ended.out + ended.errors
     assert f'pip install "landonce[{extra}]"' in " ".join(ended.errors.split())
+    assert "Traceback" not in ended.errors
+
+
+def test_check_names_the_extra_of_a_format(tmp_path: Path) -> None:
+    file = tmp_path / "clicks.yaml"
+    kafka = "{bootstrap_servers: 'h:1', topics: [t], format: {protobuf: {schema: t.proto}}}"
+    file.write_text(f"pipeline: x\nsource: {{kafka: {kafka}}}\nsink: {{sql: {{url: 'sqlite:///d', table: t}}}}\n")
+    asked = ["landonce", "check", str(file)]
+    ended = light_process()(f"{WITHOUT}\nfrom landonce.cli import main\nsys.argv = {asked}\nmain()")
+    assert ended.code == 1, ended.out + ended.errors
+    assert 'pip install "landonce[protobuf]"' in " ".join(ended.out.split())
     assert "Traceback" not in ended.errors

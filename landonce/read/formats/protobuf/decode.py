@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landonce.packages import require
 from landonce.read.formats import Collected, Decoded, Indexes
 from landonce.read.formats.json.columns import Fault, Mask
 from landonce.read.formats.json.decode import blocks
@@ -30,10 +29,11 @@ from landonce.read.formats.protobuf.source import (
     Descriptor,
     Messages,
     ProtobufSource,
+    message_class,
     message_in,
     registered_message,
 )
-from landonce.read.formats.protobuf.wire import RECORDS, ROOT, Wire, file_of, full_name, is_message
+from landonce.read.formats.protobuf.wire import RECORDS, ROOT, Wire, file_of, full_name, is_message, varint
 from landonce.read.schema.fields import Schema
 
 VERSION = 1
@@ -46,7 +46,6 @@ class ProtobufDecoder:
     """Decodes arrays of record values; keep one per worker, since it compiles each schema of a registry once."""
 
     def __init__(self, schema: Schema, source: ProtobufSource, *, max_record_bytes: int) -> None:
-        require("protobuf", "`format: protobuf`")
         self._schema = schema
         self._arrow = schema.arrow
         self._source = source
@@ -114,7 +113,6 @@ class _Reader:
 
     def __init__(self, message: str, root: Any) -> None:
         from google.protobuf.descriptor_pool import DescriptorPool
-        from google.protobuf.message_factory import GetMessageClass
         from ptars import PtarsConfig
         from ptars._lib import ProtoRegistry
 
@@ -124,8 +122,8 @@ class _Reader:
         file = file_of(self._wire.inside)
         pool = DescriptorPool()
         pool.Add(file)
-        self._class = GetMessageClass(pool.FindMessageTypeByName(full_name(ROOT)))
-        self._many = GetMessageClass(pool.FindMessageTypeByName(full_name(RECORDS)))
+        self._class = message_class(pool.FindMessageTypeByName(full_name(ROOT)))
+        self._many = message_class(pool.FindMessageTypeByName(full_name(RECORDS)))
         registry = ProtoRegistry([file.SerializeToString()])
         self._native = registry.create_for_message(full_name(ROOT), PtarsConfig())
         self._type = pa.struct(list(self._native.schema()))
@@ -172,7 +170,7 @@ class _Reader:
         """Checks some hundred records at once, as one message that holds them. If that fails, each by itself."""
         lengths = pc.binary_length(records).to_numpy()
         sizes, size_of = np.unique(lengths, return_inverse=True)
-        heads = pa.array([b"\x0a" + _varint(int(size)) for size in sizes], pa.binary()).take(pa.array(size_of))
+        heads = pa.array([b"\x0a" + varint(int(size)) for size in sizes], pa.binary()).take(pa.array(size_of))
         joined = pc.binary_join_element_wise(heads, records, b"")
         offsets = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1, joined.offset * 4)
         data = memoryview(joined.buffers()[2] or b"")
@@ -245,11 +243,3 @@ def _rows_of(faults: list[Fault], count: int, problem: str) -> Mask:
         if fault.problem == problem:
             found |= fault.rows
     return found
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*found, number))

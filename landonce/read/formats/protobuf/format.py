@@ -6,10 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from landonce.config.formats import ProtobufFormat
+from landonce.errors import ConfigError
+from landonce.packages import require
 from landonce.read.formats import Format
 from landonce.read.formats.protobuf.decode import VERSION, ProtobufDecoder
 from landonce.read.formats.protobuf.source import ProtobufSource
 from landonce.read.formats.protobuf.suggest import schema_of
+from landonce.read.registry import registry_of
 from landonce.read.schema.fields import Schema
 
 
@@ -27,4 +31,20 @@ class Protobuf(Format):
         return "protobuf", VERSION, registered, self.source.message, hashlib.sha256(self.source.descriptors).hexdigest()
 
     def fields(self, values: Sequence[bytes]) -> Schema:
-        return schema_of(self.source, values)
+        try:
+            return schema_of(self.source, values)
+        except TypeError as error:
+            raise ConfigError(
+                f"no schema is declared, and Protobuf's does not give one: {error}.",
+                safe="Nothing was created.",
+                command="declare `source.kafka.schema` in {file}",
+            ) from None
+
+
+def protobuf_of(section: ProtobufFormat) -> Protobuf:
+    """The format of this section, with the content of its file."""
+    require("protobuf", "`source.kafka.format: protobuf`")
+    if section.schema_ is not None:
+        return Protobuf(ProtobufSource.of_file(section.schema_, section.message))
+    assert section.registry is not None
+    return Protobuf(ProtobufSource(message=section.message, registry=registry_of(section.registry)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -29,8 +29,8 @@ from landonce.read.formats.json.columns import (
     mask_of,
     settle_value,
 )
-from landonce.read.formats.protobuf.source import Descriptor
-from landonce.read.formats.protobuf.wire import Wire
+from landonce.read.formats.protobuf.source import Descriptor, message_class
+from landonce.read.formats.protobuf.wire import Wire, varint
 from landonce.read.schema.fields import Field, spelled
 
 Settled = tuple[pa.Array, list[Fault]]
@@ -137,30 +137,35 @@ class JsonText(Part):
             values = [b"".join(each) if each else None for each in values]
         if self.always:
             values = [each or b"" for each in values]
-        texts = [None if each is None else self._text(each) for each in values]
-        fine = np.array([each is None or text is not None for each, text in zip(values, texts, strict=True)], np.bool_)
-        faults = _unless(fine, f"field {self.field.name!r} holds a {self.descriptor.full_name} that JSON cannot hold")
-        fitted, of_fit = _converted(pa.array(texts, pa.string()), self.field)
-        return fitted, faults + of_fit
+        return _as_json(values, self._text, self.field, self.descriptor.full_name)
 
-    def _text(self, value: bytes) -> str | None:
-        from google.protobuf.json_format import MessageToDict, SerializeToJsonError
-        from google.protobuf.message import DecodeError
+    def _text(self, value: bytes) -> str:
+        plain = _plain(message_class(self.descriptor).FromString(value))
+        return str(plain) if self.bare else _dumped(plain)
 
-        try:
-            message = self._class.FromString(value)
-            plain = MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self.descriptor.file.pool)
-        except (DecodeError, SerializeToJsonError, TypeError, ValueError, OverflowError, RecursionError):
-            return None
-        if self.bare:
-            return str(plain)
-        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
-    @cached_property
-    def _class(self) -> Any:
-        from google.protobuf.message_factory import GetMessageClass
+@dataclass(frozen=True)
+class JsonOfMany(Part):
+    """A repeated field or a map as JSON."""
 
-        return GetMessageClass(self.descriptor)
+    wire: Wire
+    field: Field
+    proto: Any
+
+    def settle(self, array: pa.Array) -> Settled:
+        return _as_json(array.to_pylist(), self._text, self.field, "value")
+
+    def _text(self, values: list[Any]) -> str:
+        name, kind = self.proto.name, self.proto.message_type
+        if kind is None:
+            around = message_class(self.proto.containing_type)()
+            getattr(around, name).extend(values)
+        else:
+            head = varint(self.wire.number << 3 | 2)
+            data = b"".join(head + varint(len(each)) + each for each in values)
+            around = message_class(self.proto.containing_type).FromString(data)
+        nothing: Any = {} if kind is not None and kind.GetOptions().map_entry else []
+        return _dumped(_plain(around).get(name, nothing))
 
 
 @dataclass(frozen=True)
@@ -292,6 +297,33 @@ class Map(Part):
             offsets = _offsets_of(offsets, good)
             keys, values = keys.filter(pa.array(good)), values.filter(pa.array(good))
         return pa.MapArray.from_arrays(offsets, keys, values, type=self.type), faults
+
+
+def _as_json(values: Sequence[Any], text: Callable[[Any], str], field: Field, what: str) -> Settled:
+    """The JSON of each value. One that has none is a fault."""
+    from google.protobuf.json_format import SerializeToJsonError
+    from google.protobuf.message import DecodeError
+
+    texts: list[str | None] = [None] * len(values)
+    fine = np.ones(len(values), np.bool_)
+    for at, value in enumerate(values):
+        if value is not None:
+            try:
+                texts[at] = text(value)
+            except (DecodeError, SerializeToJsonError, TypeError, ValueError, OverflowError, RecursionError):
+                fine[at] = False
+    fitted, faults = _converted(pa.array(texts, pa.string()), field)
+    return fitted, _unless(fine, f"field {field.name!r} holds a {what} that JSON cannot hold") + faults
+
+
+def _plain(message: Any) -> Any:
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool)
+
+
+def _dumped(plain: Any) -> str:
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _converted(array: pa.Array, field: Field) -> Settled:

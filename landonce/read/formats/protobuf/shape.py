@@ -12,7 +12,7 @@
 | Duration | decimal, in seconds |
 | wrappers | what their value becomes |
 | other messages | struct of the fields with the same names |
-| any message | JSON, or its text as a string; there Timestamp, Duration and FieldMask are without quotes |
+| any message, repeated field or map | JSON, or its text as a string; there Timestamp, Duration and FieldMask are without quotes |
 | repeated | list |
 | map | map; keys that are no strings become strings if the map has such keys |
 
@@ -33,6 +33,7 @@ from landonce.read.formats.protobuf.parts import (
     Absent,
     Duration,
     Enum,
+    JsonOfMany,
     JsonText,
     List,
     Map,
@@ -43,7 +44,7 @@ from landonce.read.formats.protobuf.parts import (
     Wrapper,
 )
 from landonce.read.formats.protobuf.source import Descriptor
-from landonce.read.formats.protobuf.wire import BYTES, ENUM, INT32, MESSAGE, STRING, Wire
+from landonce.read.formats.protobuf.wire import BYTES, ENUM, GROUP, INT32, MESSAGE, STRING, Wire
 from landonce.read.schema.fields import (
     JSON,
     KEY,
@@ -124,10 +125,11 @@ class _Building:
 
     def field(self, field: Any, place: Place, limits: Field, path: str) -> Part:
         type_ = place.type
-        if _is_map(field) and not pt.is_list(type_):
-            if pt.is_map(type_):
-                return self.map(field, place, limits, path)
-            return self.misfit(field, type_, path)
+        if _is_repeated(field) and field.type != GROUP and (pt.is_string(type_) or type_ == JSON):
+            plain = BYTES if field.message_type is not None else None
+            return JsonOfMany(replace(_wire(field, path, plain), repeated=True), _leaf(limits, path, type_), field)
+        if _is_map(field):
+            return self.map(field, place, limits, path) if pt.is_map(type_) else self.misfit(field, type_, path)
         if _is_repeated(field):
             if not pt.is_list(type_):
                 return self.misfit(field, type_, path)

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from landonce.errors import ConfigError
-from landonce.packages import require
 from landonce.read.formats.protobuf.framing import Frame
 from landonce.read.registry import Registered, Registry, UnknownSchema
 
 Descriptor = Any
 """A message descriptor of `google.protobuf`."""
-_NEEDED_BY = "`format: protobuf`"
 _SAFE = "No record was read."
 _PROTOC_SECONDS = 60
 CONFLUENT = {
@@ -60,7 +58,6 @@ class ProtobufSource:
     @staticmethod
     def of_file(path: Path, message: str | None = None) -> ProtobufSource:
         """From a `.proto` file, whose imports are beside it, or from a descriptor set, which any other name means."""
-        require("protobuf", _NEEDED_BY)
         try:
             data = compile_file(path) if path.suffix == ".proto" else path.read_bytes()
         except OSError as error:
@@ -119,6 +116,13 @@ class Messages:
             path.append(level[index].name)
             level = level[index].nested_type
         return self.find(".".join(path))
+
+
+def message_class(descriptor: Descriptor) -> Any:
+    """The class of a message's objects."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(descriptor)
 
 
 def message_in(messages: Messages, name: str | None) -> Descriptor:
@@ -184,7 +188,6 @@ def compile_text(text: str, imports: Mapping[str, str]) -> bytes:
 
 def _protoc(name: str, folders: Iterable[Path], what: str) -> bytes:
     """In a process of its own, because protoc prints its errors."""
-    require("protobuf", _NEEDED_BY)
     with tempfile.TemporaryDirectory(prefix="landonce-protoc-") as folder:
         out = Path(folder) / "descriptors"
         paths = [f"-I{each}" for each in (*folders, *_includes())]

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.errors import NothingToInfer
-from landonce.packages import require
 from landonce.read.formats.protobuf.decode import ProtobufDecoder
 from landonce.read.formats.protobuf.framing import BadFrame, frame_of
 from landonce.read.formats.protobuf.shape import DURATION, TIMESTAMP, WRAPPERS
@@ -54,7 +53,6 @@ _SAMPLE_BYTES = 2**30
 
 def schema_of(source: ProtobufSource, values: Sequence[bytes] = ()) -> Schema:
     """The fields of the message; with a registry, of the messages of these records, newest schema last."""
-    require("protobuf", "`format: protobuf`")
     fields: dict[str, Field] = {}
     for descriptor in _messages(source, values):
         for each in descriptor.fields:

@@ -78,3 +78,12 @@ def _add_message(file: Any, name: str, fields: tuple[Wire, ...], numbers: Iterat
             inner = f"M{next(numbers)}"
             made.type_name = f".{_PACKAGE}.{inner}"
             _add_message(file, inner, each.inside, numbers)
+
+
+def varint(number: int) -> bytes:
+    """A number that is not negative, as it is on the wire."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*found, number))
