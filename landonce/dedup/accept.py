@@ -21,7 +21,7 @@ from landonce.dedup.rows import RowsRecipe
 from landonce.dedup.rule import KeyRule
 from landonce.dedup.store import Acceptance, Chunk, Scope, Store, StorePlace
 from landonce.errors import ConfigError, KeyRuleChanged, TableReshaped
-from landonce.protocol.dedup import expired, may_remove
+from landonce.protocol.dedup import ORPHANED, expired, may_remove
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
@@ -34,6 +34,8 @@ from landonce.sinks.snapshot import MarkedTable, OpenSnapshot, Seen, SnapshotSin
 
 _CLEAN_EVERY = 10.0
 """Seconds between two rounds of cleaning."""
+_CLEAN_FOR = 0.5
+"""Seconds that one kind of cleaning takes in a round, about."""
 _SWEEP_EVERY = 3600.0
 """Seconds between two searches for bytes that no list names: a crash leaves them."""
 
@@ -169,6 +171,22 @@ def _marked(block: StagedBlock, judged: Judged, now: int) -> list[Chunk]:
     return found
 
 
+def left_out(files: Sequence[Staged]) -> list[Chunk]:
+    """Chunks of nothing but copies: no commit lists them."""
+    listed = {each.chunk for each in acceptance(files).chunks} if files else set()
+    staged = [chunk for each in files if isinstance(each, StagedBlock) for _, chunk in each.chunks]
+    return [each for each in staged if each.chunk not in listed]
+
+
+def for_a_while(step: Callable[[], int]) -> bool:
+    """Takes small steps until one finds nothing more to do, or the time is over: the pipeline waits meanwhile. Says whether all is done."""
+    until = time.monotonic() + _CLEAN_FOR
+    while step():
+        if time.monotonic() >= until:
+            return False
+    return True
+
+
 def require_rule(scope: Scope, store: Store, rule: KeyRule) -> None:
     """Raises if the keys in the store were made by another rule."""
     if scope.rule != rule.fingerprint():
@@ -206,6 +224,8 @@ class OpenAccept(OpenSnapshot[Staged]):
         """Of the batches that this run committed."""
         self._table = sink.open_table()
         self._clean_after = self._sweep_after = 0.0
+        self._swept = 0
+        """Bytes that were written before this second were searched for what no list names. The first search is for all of them."""
 
     @property
     def store(self) -> Store:
@@ -269,6 +289,7 @@ class OpenAccept(OpenSnapshot[Staged]):
             self.copies += judged.copies
             self.seen_again += judged.seen_again
         self.store.forget_runs(run for each in joined for run in each.merged)
+        self.store.forget_unlisted(left_out(files.get(EVENTS, ())))
         if time.monotonic() >= self._clean_after:
             self.clean(int(time.time()))
             self._clean_after = time.monotonic() + _CLEAN_EVERY
@@ -292,13 +313,18 @@ class OpenAccept(OpenSnapshot[Staged]):
             self.refresh()
         # A key lives up to a bucket longer than the window, and its payload as long as the key.
         keep = self.sink.payloads_for + scope.bucket if self.sink.payloads_for else 0
-        sent, before = self.sent_up_to(), now - keep
+        for_a_while(lambda: self._forget_payloads(now - keep))
+        if time.monotonic() >= self._sweep_after and for_a_while(lambda: store.forget_orphans(now, self._swept)):
+            self._swept, self._sweep_after = now - 2 * ORPHANED, time.monotonic() + _SWEEP_EVERY
+
+    def _forget_payloads(self, before: int) -> int:
+        """Of some events that were accepted before this moment, and sent. Gives of how many chunks."""
+        sent = self.sent_up_to()
 
         def done(chunk: Chunk) -> bool:
             up_to = sent.get(Partition(chunk.topic, chunk.partition), 0)
             return may_remove(chunk.last, chunk.accepted_at, sent_up_to=up_to, before=before)
 
-        store.forget_chunks(self.sink.pipeline, list(filter(done, store.old_chunks(self.sink.pipeline, before))))
-        if time.monotonic() >= self._sweep_after:
-            store.forget_orphans(now)
-            self._sweep_after = time.monotonic() + _SWEEP_EVERY
+        chunks = list(filter(done, self.store.old_chunks(self.sink.pipeline, before)))
+        self.store.forget_chunks(self.sink.pipeline, chunks)
+        return len(chunks)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from landonce.config.dedup import Dedup
 from landonce.config.model import Transform
-from landonce.dedup.accept import AcceptSink, OpenAccept
+from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
 from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
 from landonce.dedup.rule import LATE, PUSHED, accepted_schema, key_rule
 from landonce.dedup.store import Store, StorePlace
@@ -207,6 +207,7 @@ class Both:
     waiting: Waiting
     _failed: list[BaseException] = field(default_factory=list)
     _pushed: Totals | None = None
+    _known: LedgerState = field(default_factory=lambda: LedgerState("", lineage=""))
     _compared: threading.Event = field(default_factory=threading.Event)
     """The store is not behind the target: what it holds may be sent."""
 
@@ -263,9 +264,8 @@ class Both:
         )
 
     def sent_up_to(self) -> dict[Partition, int]:
-        """How far the target is."""
-        state = self.push.state
-        return state.committed() if state is not None else {}
+        """How far the target is: at the start, as its ledger said when it was compared."""
+        return (self.push.state or self._known).committed()
 
     def compare(self) -> None:
         """Before anything is accepted: the target must not hold events that the store does not know.
@@ -273,18 +273,20 @@ class Both:
         A store that was restored has forgotten keys, and would accept copies of what is in the target.
         """
         view = self.waiting.until(self.parts.source)
-        compare(self.store, self.push, self.waiting, {partition: 0 for partition, _ in view.extents})
+        self._known = compare(self.store, self.push, self.waiting, {partition: 0 for partition, _ in view.extents})
         self._compared.set()
 
 
-def compare(store: Store, push: Driver, waiting: Waiting, begins: Mapping[Partition, int]) -> None:
-    """Raises if the target holds events that the store does not know. `begins`: where partitions begin that are new to the store."""
+def compare(store: Store, push: Driver, waiting: Waiting, begins: Mapping[Partition, int]) -> LedgerState:
+    """Raises if the target holds events that the store does not know; gives what its ledger says. `begins`: where partitions begin that are
+    new to the store."""
     mark = store.mark(push.pipeline)
     committed = mark.state.committed() if mark is not None else {}
     floors = tuple((partition, committed.get(partition, first)) for partition, first in begins.items())
     known = push.state or push.ledger.load() or LedgerState(push.pipeline, lineage="")
     held = waiting.until(lambda: push.performer.ahead(known, floors))
     refuse_behind(store, known, committed, dict(floors), held)
+    return known
 
 
 def refuse_behind(
@@ -333,8 +335,9 @@ class PushObserver:
     def batch(self, report: BatchReport) -> None:
         self.store.sent(self.pipeline, report.batch, self.up_to())
         if time.monotonic() >= self._clean_after:
-            self._clean_after = time.monotonic() + _CLEAN_EVERY
-            self.store.forget_sent(self.pipeline, int(time.time() - self.keep))
+            before = int(time.time() - self.keep)
+            done = for_a_while(lambda: self.store.forget_sent(self.pipeline, before))
+            self._clean_after = time.monotonic() + _CLEAN_EVERY if done else 0.0
         self.observer.batch(report)
 
     def trouble(self, what: str) -> None:

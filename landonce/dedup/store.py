@@ -828,16 +828,23 @@ class Store:
     # Cleaning, in small steps.
 
     def forget_sent(self, pipeline: str, before: int) -> int:
-        """Removes blocks that were sent before this moment. Gives how many."""
-        row = batch_table.c
+        """Removes some of the blocks that were sent before this moment, the oldest first. Gives how many: 0 if none is left."""
+        row, piece = batch_table.c, batch_bytes.c
+        mine = and_(row.scope == self.scope, row.pipeline == pipeline)
+        old = select(row.batch, row.block).where(mine, row.status == SENT, row.sent_at < before)
+        size = func.sum(func.length(piece.content))
 
         def attempt() -> int:
             with self.database.writing() as connection:
-                old = select(row.batch, row.block).where(
-                    row.scope == self.scope, row.pipeline == pipeline, row.status == SENT, row.sent_at < before
-                )
-                found = connection.execute(old.limit(_AT_ONCE)).all()
-                for batch, block in found:
+                found = connection.execute(old.order_by(row.batch, row.block).limit(_AT_ONCE)).all()
+                if not found:
+                    return 0
+                of_these = and_(piece.scope == self.scope, piece.pipeline == pipeline)
+                of_these = and_(of_these, piece.batch >= found[0].batch, piece.batch <= found[-1].batch)
+                counted = select(piece.batch, piece.block, size).where(of_these).group_by(piece.batch, piece.block)
+                sizes = {(batch, block): int(bytes_) for batch, block, bytes_ in connection.execute(counted)}
+                some = next(_groups(found, lambda each: sizes.get((each.batch, each.block), 0), _TOGETHER))
+                for batch, block in some:
                     for table in (batch_bytes, batch_table):
                         connection.execute(
                             delete(table).where(
@@ -847,12 +854,27 @@ class Store:
                                 table.c.block == block,
                             )
                         )
-                return len(found)
+                return len(some)
 
         return self._patiently(attempt)
 
     def forget_chunks(self, pipeline: str, chunks: Sequence[Chunk]) -> None:
-        """Removes these chunks, and keeps up to where chunks were removed."""
+        """Removes these chunks, some at a time, and keeps up to where chunks were removed."""
+        for some in _groups(chunks, lambda chunk: chunk.size, _TOGETHER):
+            self._forget_chunks(pipeline, some)
+
+    def forget_unlisted(self, chunks: Iterable[Chunk]) -> None:
+        """Removes the bytes of chunks that no commit lists, or will."""
+        for some in _groups(list(chunks), lambda chunk: chunk.size, _TOGETHER):
+            gone = chunk_bytes.c.chunk.in_([each.chunk for each in some])
+
+            def attempt(gone: Any = gone) -> None:
+                with self.database.writing() as connection:
+                    connection.execute(delete(chunk_bytes).where(gone))
+
+            self._patiently(attempt)
+
+    def _forget_chunks(self, pipeline: str, chunks: Sequence[Chunk]) -> None:
         names = [each.chunk for each in chunks]
 
         def attempt() -> None:
@@ -867,22 +889,27 @@ class Store:
                 connection.execute(delete(chunk_table).where(chunk_table.c.chunk.in_(names)))
                 connection.execute(delete(chunk_bytes).where(chunk_bytes.c.chunk.in_(names)))
 
-        if names:
-            self._patiently(attempt)
+        self._patiently(attempt)
 
-    def forget_orphans(self, now: int) -> int:
-        """Removes bytes that no list names, for a day at least. Gives of how many runs and chunks."""
-        return self._forget_unlisted(run_bytes, run_table, "run", now) + self._forget_unlisted(
-            chunk_bytes, chunk_table, "chunk", now
-        )
+    def forget_orphans(self, now: int, since: int = 0) -> int:
+        """Removes some of the bytes that no list names, for a day at least. Gives of how many runs and chunks: 0 if there are none.
+        `since`: what was written before, in seconds, was looked at already."""
+        runs, chunks = run_bytes.c, chunk_bytes.c
+        return self._forget_orphans(
+            run_bytes, run_table, "run", func.length(runs.ids) + func.length(runs.first_seen), now, since
+        ) + self._forget_orphans(chunk_bytes, chunk_table, "chunk", func.length(chunks.events), now, since)
 
-    def _forget_unlisted(self, content: Table, listed: Table, name: str, now: int) -> int:
-        column, known = content.c[name], listed.c[name]
+    def _forget_orphans(self, content: Table, listed: Table, name: str, size: Any, now: int, since: int) -> int:
+        column, known, written = content.c[name], listed.c[name], content.c.written_at
 
         def attempt() -> int:
             with self.database.writing() as connection:
-                old = select(column).where(content.c.written_at < now - ORPHANED, column.not_in(select(known)))
-                names = sorted({each[0] for each in connection.execute(old.limit(_AT_ONCE))})
+                old = select(column, size).where(
+                    written >= since, written < now - ORPHANED, column.not_in(select(known))
+                )
+                found = connection.execute(old.limit(_AT_ONCE)).all()
+                some = next(_groups(found, lambda each: int(each[1]), _TOGETHER), ())
+                names = sorted({each[0] for each in some})
                 if names:
                     connection.execute(delete(content).where(column.in_(names)))
                 return len(names)

@@ -108,6 +108,7 @@ run_bytes = Table(
     _some("written_at", BigInteger),
     _some("ids", _BYTES),
     _some("first_seen", _BYTES),
+    Index("landonce_deduplication_by_time", "written_at"),
     **ENGINE,
 )
 
@@ -140,6 +141,7 @@ chunk_bytes = Table(
     _key("segment", Integer),
     _some("written_at", BigInteger),
     _some("events", _BYTES),
+    Index("landonce_new_events_by_time", "written_at"),
     **ENGINE,
 )
 

@@ -249,8 +249,8 @@ class Sample:
         fields = [Field(name, inference.type(each, name)) for name, each in seen.fields.items() if name.strip()]
         if not fields:
             raise _nothing()
-        made, reasons = as_usable(Schema(tuple(fields)), usable, tidy)
-        return Inferred(made, self._words(made, seen, inference.reasons | reasons))
+        made, kept = usable_columns(Schema(tuple(fields)), usable, tidy)
+        return Inferred(made, self._words(made, seen, {**inference.reasons, **kept}))
 
     def _words(self, schema: Schema, seen: _Seen, reasons: Mapping[str, str]) -> str:
         lines = [
@@ -268,6 +268,24 @@ class Sample:
         )
 
 
+def usable_columns(
+    schema: Schema, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]
+) -> tuple[Schema, dict[str, str]]:
+    """The fields as `tidy` leaves them, with JSON text at the places that `usable` refuses by `UnfitFields`; and why, by path."""
+    reasons: dict[str, str] = {}
+    while True:
+        try:
+            made = tidy(schema)
+            usable(made)
+            return made, reasons
+        except UnfitFields as unfit:
+            kept = _as_json(schema, {path for path, _ in unfit.faults})
+            if kept == schema:
+                raise
+            schema = kept
+            reasons |= {path: f"kept as JSON text: {why}" for path, why in unfit.faults}
+
+
 def _lines(type_: pa.DataType, path: str, seen: _Seen, asked: int, reasons: Mapping[str, str]) -> Iterator[str]:
     """A line for the place, and for every place inside of it."""
     reason = reasons.get(path, "")
@@ -283,24 +301,6 @@ def _lines(type_: pa.DataType, path: str, seen: _Seen, asked: int, reasons: Mapp
     elif pt.is_map(type_) and pt.is_nested(type_.item_type):
         value = seen.values_of_fields()
         yield from _lines(type_.item_type, f"{path}.*", value, value.kinds.total(), reasons)
-
-
-def as_usable(
-    schema: Schema, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]
-) -> tuple[Schema, dict[str, str]]:
-    """The schema as `tidy` leaves it. What `usable` refuses by `UnfitFields` is kept as JSON text; the reason by its path."""
-    reasons: dict[str, str] = {}
-    while True:
-        try:
-            made = tidy(schema)
-            usable(made)
-            return made, reasons
-        except UnfitFields as unfit:
-            kept = _as_json(schema, {path for path, _ in unfit.faults})
-            if kept == schema:
-                raise
-            schema = kept
-            reasons |= {path: f"kept as JSON text: {why}" for path, why in unfit.faults}
 
 
 def _as_json(schema: Schema, faults: set[str]) -> Schema:
@@ -332,9 +332,9 @@ def _put(type_: pa.DataType, path: str, places: set[str]) -> pa.DataType:
         return JSON
     made = [_put(each, inner, places) for inner, each in _inside(type_, path)]
     if pt.is_list(type_):
-        return pa.list_(type_.value_field.with_type(made[0]))
+        return pa.list_(made[0])
     if pt.is_map(type_):
-        return pa.map_(type_.key_type, type_.item_field.with_type(made[0]))
+        return pa.map_(type_.key_type, made[0])
     if pt.is_struct(type_):
         return pa.struct([each.with_type(inner) for each, inner in zip(type_, made, strict=True)])
     return type_

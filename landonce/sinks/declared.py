@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,8 +14,8 @@ from landonce.protocol.source import SourceView
 from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.formats.text.plain import Framed
 from landonce.read.record_columns import RECORD_COLUMNS, record_fields
-from landonce.read.sample import Inferred, as_usable, first_records, sample_of
-from landonce.read.schema.ddl import parse_schema
+from landonce.read.sample import Inferred, first_records, sample_of, usable_columns
+from landonce.read.schema.ddl import parse_schema, spelled_schema
 from landonce.read.schema.fields import Schema
 from landonce.sinks.pipeline_file import Pipeline
 
@@ -57,21 +58,29 @@ def sampled_schema(
     records = first_records(view, parts.consumer)
     known = format_.fields([each.value for each in records])
     if known is not None:
-        made, reasons = as_usable(known, usable, whole)
-        if reasons and not _decodes(made, parts.decoding):
-            usable(whole(known))
-        return Inferred(made, "\n".join(f"{path}: {why}" for path, why in reasons.items()))
+        return _known_columns(known, parts.decoding, usable, whole)
     if isinstance(format_, Framed):
         records = [replace(each, value=format_.unframed(each.value)) for each in records]
     return sample_of(records).columns(usable, whole)
 
 
-def _decodes(schema: Schema, decoding: Decoding) -> bool:
+def _known_columns(
+    known: Schema, decoding: Decoding, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]
+) -> Inferred:
+    """Fields that the format knows. What the table cannot hold is kept as JSON text, if the format can write it."""
+    made, kept = usable_columns(known, usable, tidy)
+    if not kept:
+        return Inferred(made)
     try:
-        decoder_of(schema, decoding)
+        decoder_of(made, decoding)
     except (TypeError, ValueError):
-        return False
-    return True
+        usable(tidy(known))
+        raise
+    pasted = json.dumps(spelled_schema(made), ensure_ascii=False)
+    listed = "\n".join(f"  {path}: {why}" for path, why in kept.items())
+    return Inferred(
+        made, f"{listed}\nTo choose others, declare under `source: kafka:`, for example:\n  schema: {pasted}"
+    )
 
 
 def landing_schema(config: Pipeline) -> Schema | None:

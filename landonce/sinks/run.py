@@ -17,7 +17,7 @@ from landonce.errors import ConfigError, TableUnfit
 from landonce.protocol import query_refusals
 from landonce.protocol.ledger import Ledger
 from landonce.read.formats.json.columns import can_fit
-from landonce.read.schema.fields import Field, Schema, with_declared_json
+from landonce.read.schema.fields import Field, Schema, as_declared
 from landonce.sinks.contract import COORDINATES, Finding, Level, Sink
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.worker import AnyRecipe, Basics
@@ -291,7 +291,7 @@ def declared_in(declared: Schema | None, table: Schema) -> Schema:
     def merged(field: Field) -> Field:
         column = columns[field.name]
         scale = field.scale if column.scale is not None else None
-        type_ = with_declared_json(column.type, field.type)
+        type_ = as_declared(column.type, field.type, required=True)
         return replace(column, type=type_, required=field.required or column.required, scale=scale)
 
     return Schema(tuple(map(merged, declared.fields)))

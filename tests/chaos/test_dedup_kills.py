@@ -18,7 +18,7 @@ from harness import Drivers
 from iceberg_scene import lake
 from plain_driver import PlainDrivers
 from scene import scene
-from sql_scene import base, postgres_judge
+from sql_scene import base, postgres_judge, sqlite_judge
 from wrapped_scene import wrapped
 
 from landonce.local import LocalClickHouse, LocalKafka
@@ -68,6 +68,7 @@ PUSHING = [
     *in_push(*around("idle")),
 ]
 """Of ClickHouse: it has all steps but `open`."""
+RESHARDED = Kill("resharded.before")
 SHORT = [
     *in_accept("joined.after"),
     *in_accept("accepted.before", "accepted.after", skip=1),
@@ -108,7 +109,7 @@ def test_every_step_and_every_place_is_killed() -> None:
     common = set(Step) - {Step.STOP, Step.OPEN, Step.RESOLVE}
     of_tables = common - {Step.AWAIT, Step.KILL, Step.REARM}
     of_commands = {"fence.before", "fence.after", "replaced.before", "replaced.after"}  # killed in test_dedup_commands
-    places = failpoints_in("dedup/*.py") - {"resharded.before"} - of_commands
+    places = failpoints_in("dedup/*.py") - {RESHARDED.place} - of_commands
     places |= {"read.after", "freeze.after", "stage.after"}
     assert places >= {"files.after", "joined.after", "accepted.before", "accepted.after"}
     steps = {f"{step.value}.{side}" for step in of_tables for side in ("before", "after")}
@@ -150,6 +151,24 @@ def test_workers_of_spark_are_killed(
         play.suffer(WITH_SPARK)
         play.drivers.drain()
         play.exact()
+
+
+def test_the_number_of_shards_changes_under_kills(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """From 16 to 32 and back. A start is killed before the shards change, and after that, in the middle of a batch."""
+    judge, target, key = sqlite_judge(tmp_path / "target.db"), "sqlite:///target.db", "key: [id], shards: "
+    play = base(tmp_path, kafka, new_topic(partitions=2), target, judge, batch=BATCH, drivers=PlainDrivers)
+    with unique(play, judge.ask, key + "16") as made:
+        made.feed.more(30, bad_every=5)
+        made.drivers.drain()
+        made.play.edit(key + "16", key + "32")
+        made.suffer([RESHARDED, RESHARDED, *in_accept("joined.after"), *in_accept("accepted.before", skip=1)])
+        assert made.ask_store("SELECT count(*), max(shard) FROM landonce_dedup_shard") == [(32, 31)]
+        made.play.edit(key + "32", key + "16")
+        made.suffer([RESHARDED])
+        made.settled()
+        assert made.ask_store("SELECT count(*), max(shard) FROM landonce_dedup_shard") == [(16, 15)]
 
 
 def test_pushing_is_killed_at_every_step(

@@ -14,9 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from corpus import csv_lines, framed_values, json_values, plain_values
+from corpus import avro_bodies, csv_lines, framed_values, json_values, plain_values
 from landonce.config.formats import RecordFormat
 from landonce.read.decoding import Decoding, decoder_of, format_of
+from landonce.read.formats import Format
+from landonce.read.formats.avro.decode import Avro
 from landonce.read.schema.ddl import parse_schema
 
 FOLDER = Path(__file__).parent / "outcomes"
@@ -35,7 +37,8 @@ class Corpus:
 
     def become(self, values: list[bytes | None]) -> list[str]:
         """What becomes of each record."""
-        decoding = Decoding(format_of(RecordFormat.model_validate(self.format)), max_record_bytes=LIMIT)
+        known = self.format if isinstance(self.format, Format) else format_of(RecordFormat.model_validate(self.format))
+        decoding = Decoding(known, max_record_bytes=LIMIT)
         decode = decoder_of(parse_schema(self.schema), decoding)
         array = pa.array(values, pa.binary())
         found = decode(array, [_Message(each) for each in values])
@@ -91,4 +94,5 @@ ALL = (
     _corpus("csv", csv_lines),
     _corpus("framed", framed_values),
     _corpus("string", plain_values),
+    Corpus("avro", avro_bodies.SCHEMA, Avro((avro_bodies.TEXT,)), avro_bodies.CASES),
 )

@@ -251,6 +251,9 @@ class TestCheck:
         assert "by all records that the topics got in the last 10 minutes, copies included" in said.out
         assert "guaranteed: each event once within ttl (60 days)" in said.out
         assert sorted(unique.folder.iterdir()) == before
+        source = yaml.safe_load(unique.file.read_text())["source"]["kafka"]
+        unique.write_file(source={"kafka": {**source, "schema": None}})
+        assert "kind (string), id (integer)" in command("check", unique.file).out, "of a sample"
 
     def test_once_it_runs(self, unique: Unique, command: Command) -> None:
         """The rate is that of the store. Nothing is changed."""
@@ -386,6 +389,22 @@ class TestRekey:
         assert sql.events()[77, "c"] == 1
         assert len(sql.events()) == 101
         assert "offset 7\n" in command("dedup", "find", sql.file, "7").out
+
+    def test_it_shows_what_it_will_do_and_does_nothing_before_the_answer(self, sql: Unique) -> None:
+        sql.send([*some(0, 50), *some(0, 50, "b")])
+        sql.run()
+        sql.write_file({"key": ["id"]})
+        before = sql.store.read_bytes()
+        asked = CliRunner().invoke(app, ["dedup", "rekey", str(sql.file)], input="n\n")
+        assert asked.exit_code == 1
+        shown, _, _ = " ".join(asked.output.split()).partition("Do it?")
+        assert "the key was: kind (string), id (integer)" in shown
+        assert "it becomes: id (integer)" in shown
+        assert "100 accepted events of the window get new ids: 50 distinct ones" in shown
+        assert "50 events are copies of another event under the new rule" in shown
+        assert sql.store.read_bytes() == before
+        with pytest.raises(KeyRuleChanged):
+            sql.run()
 
     def test_there_and_back(self, sql: Unique, command: Command) -> None:
         sql.send([*some(0, 500), *some(0, 100)])

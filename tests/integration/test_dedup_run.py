@@ -16,6 +16,7 @@ from pipelines import landonce as command
 from pyspark.sql import SparkSession
 
 import landonce
+from landonce.config.model import Batch
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.sinks.pipeline_file import load
 
@@ -82,7 +83,7 @@ def test_a_steady_stream_makes_at_most_one_insert_a_second(
     site.topics = (topic,)
     site.make("id Int64, name String", "ORDER BY tuple()")
     stopping: list[threading.Event] = []
-    config = site.config(dedup={"key": ["id"]}, batch={"interval": "1s"})
+    config = site.config(dedup={"key": ["id"]}).model_copy(update={"batch": Batch()})
     run = threading.Thread(
         target=lambda: landonce.run_pipeline(config, ready=lambda driver: stopping.append(driver.stopping))
     )

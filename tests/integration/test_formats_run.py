@@ -154,3 +154,15 @@ def test_expressions_use_the_columns_of_the_record(
     found = landonce.run_pipeline(config, once=True)
     assert (found.landed, found.filtered, letters(tmp_path / "dead")) == (1, 1, [])
     assert rows_of(clickhouse, f"SELECT id, who FROM {table}") == [(1, "keep")]
+
+
+def test_the_page_is_true(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    topic = new_topic(partitions=1)
+    text = text.replace("localhost:9092", kafka.bootstrap_servers).replace("[readings]", f"[{topic}]")
+    produce(kafka, topic, (b"k", b"kitchen,2026-11-18T10:00:00Z,21.5", []), (None, b"kitchen,soon,21.5", []))
+    config = parse(text.replace("sqlite:///", f"sqlite:///{tmp_path}/"), tmp_path / "readings.yaml")
+    assert landed(config) == (1, 1)
+    with closing(sqlite3.connect(tmp_path / "readings.db")) as connection:
+        assert connection.execute("SELECT sensor, value, _key FROM readings").fetchall() == [("kitchen", 21.5, b"k")]

@@ -45,8 +45,18 @@ NEWER = {
         {"name": "id", "type": "long"},
         {"name": "customer", "type": ["null", "string"]},
         {"name": "total", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {
+            "name": "address",
+            "type": ["null", {"type": "record", "name": "Address", "fields": [{"name": "city", "type": "string"}]}],
+        },
+        {"name": "lines", "type": {"type": "array", "items": ["null", "long", "string"]}},
+        {"name": "tags", "type": {"type": "map", "values": "double"}},
     ],
 }
+NESTED: list[dict[str, Any]] = [
+    {"address": None, "lines": [], "tags": {}},
+    {"address": {"city": "Köln"}, "lines": [1, None, "a"], "tags": {"x": 0.5}},
+]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +236,7 @@ def test_two_schemas_and_unknown_ids_in_one_batch(schemas: LocalSchemaRegistry) 
     proto = schemas.register("mixed-proto", 'syntax = "proto3"; message A { int64 id = 1; }', "PROTOBUF")
     values = [
         framed(first, ORDER, {"id": 1, "customer": "a"}),
-        framed(second, NEWER, {"id": 2, "customer": None, "total": Decimal(5)}),
+        framed(second, NEWER, {"id": 2, "customer": None, "total": Decimal(5), **NESTED[1]}),
         b"\0" + (4_000_000).to_bytes(4, "big") + b"\2\2a",
         framed(first, ORDER, {"id": 3, "customer": "c"}),
         b"\0" + proto.to_bytes(4, "big") + b"\2\2a",
@@ -300,7 +310,11 @@ def orders(schemas: LocalSchemaRegistry, topic: str) -> list[bytes | None]:
         if number % 2:
             values.append(framed(first, ORDER, {"id": number, "customer": f"c{number}"}))
         else:
-            values.append(framed(second, NEWER, {"id": number, "customer": None, "total": Decimal(number)}))
+            values.append(
+                framed(
+                    second, NEWER, {"id": number, "customer": None, "total": Decimal(number), **NESTED[number % 4 // 2]}
+                )
+            )
     return [*values, b"\0\0\0\0\0", framed(first, ORDER, {"id": 0, "customer": "x"}) + b"\0", b"{}"]
 
 
@@ -339,6 +353,10 @@ def test_avro_lands_in_clickhouse(
     found = [json.loads(line) for line in rows.splitlines()]
     assert [(int(row[0]), row[1]) for row in found] == [(n, f"c{n}" if n % 2 else None) for n in range(100)]
     assert [None if row[2] is None else float(row[2]) for row in found] == [None if n % 2 else n for n in range(100)]
+    (nested,) = clickhouse.ask(
+        f"SELECT address.city, lines.long, lines.string, tags['x'] FROM {table} WHERE id = 2 FORMAT JSONCompactEachRow"
+    ).splitlines()
+    assert json.loads(nested) == ["Köln", [1, None, None], [None, None, "a"], 0.5]
 
 
 def test_avro_lands_in_postgres(
@@ -350,12 +368,18 @@ def test_avro_lands_in_postgres(
 ) -> None:
     topic = new_topic()
     sink = {"sql": {"url": postgres.url, "table": "avro_orders", "create": True}}
-    totals = land(kafka, topic, orders(schemas, topic), tmp_path, {"url": schemas.url}, sink)
-    assert (totals.read, totals.landed, totals.dead_lettered) == (103, 100, 3)
+    values = orders(schemas, topic)
+    totals = land(kafka, topic, values[:50], tmp_path, {"url": schemas.url}, sink)
+    assert (totals.read, totals.landed) == (50, 50)
+    totals = land(kafka, topic, values[50:], tmp_path, {"url": schemas.url}, sink)  # into the table that it made
+    assert (totals.read, totals.landed, totals.dead_lettered) == (53, 50, 3)
     assert reasons(tmp_path) == REASONS
     with psycopg.connect(postgres.url.replace("+psycopg", "")) as connection:
         rows = connection.execute("SELECT id, customer, total FROM avro_orders ORDER BY id").fetchall()
+        nested = connection.execute("SELECT address, lines, tags FROM avro_orders WHERE id < 3 ORDER BY id").fetchall()
     assert rows == [(n, f"c{n}" if n % 2 else None, None if n % 2 else n) for n in range(100)]
+    items = [{"long": 1, "string": None}, None, {"long": None, "string": "a"}]
+    assert nested == [(None, [], {}), (None, None, None), ({"city": "Köln"}, items, {"x": 0.5})]
 
 
 @pytest.mark.slow

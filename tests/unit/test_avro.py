@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 import pytest
@@ -26,7 +27,7 @@ from landonce.read.formats import Decoded
 from landonce.read.formats.avro import cursor as cursor_module
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.avro.schema import BadSchema, fingerprint, parse
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import JSON, Field, Schema
 from landonce.sinks.pipeline_file import parse as parse_file
 
 LIMIT = 2**20
@@ -295,6 +296,11 @@ def test_one_long_array_is_walked_as_many_short_ones_are(cut: int, monkeypatch: 
     assert [each["s"] for each in walked[1]["x"]] == [str(at) for at in range(2_000)]
 
 
+def test_lengths_of_varints_with_a_numpy_that_cannot_count_bits() -> None:
+    below = np.array([2 ** (8 * count) - 1 for count in range(1, 9)], np.uint64)
+    assert cursor_module._lengths(below).tolist() == list(range(1, 9))
+
+
 # Logical types, and the types of columns
 
 
@@ -494,6 +500,36 @@ def test_a_topic_of_several_records() -> None:
         {"a": None, "b": 2**40, "c": "x"},
         "the record is null, and the column must not be",
     ]
+
+
+def test_any_value_as_json_text() -> None:
+    inner = record(
+        ("b", "bytes"), ("m", {"type": "map", "values": "double"}), ("u", ["null", "long", "string"]), name="I"
+    )
+    schema = record(
+        ("x", ["null", inner]),
+        ("t", logical("timestamp-millis")),
+        ("d", logical("decimal", "bytes", precision=5, scale=2)),
+    )
+    value = {"x": {"b": b"\xff", "m": {'"é': 0.5}, "u": 7}, "t": MOMENT, "d": DECIMAL}
+    fields = [Field(name, JSON) for name in ("x", "t", "d")]
+    nan = {**value, "x": {"b": b"", "m": {"n": float("nan")}, "u": None}}
+    found = rows(schema, [body(schema, each) for each in (value, {**value, "x": None}, nan)], *fields)
+    text = {"t": '"2024-05-06T07:08:09.123000Z"', "d": "-123.45"}
+    assert found == [
+        {"x": '{"b":"/w==","m":{"\\"é":0.5},"u":{"long":7,"string":null}}', **text},
+        {"x": None, **text},
+        "field 'x' holds a number or a time that JSON cannot hold",
+    ]
+    late = record(("t", logical("timestamp-millis")))
+    assert rows(late, [varint(10**15)], Field("t", JSON)) == [
+        "field 't' holds a number or a time that JSON cannot hold"
+    ]
+    deep = record(("l", {"type": "array", "items": inner}))
+    (row,) = rows(
+        deep, [body(deep, {"l": [value["x"]]})], Field("l", pa.list_(pa.struct([("b", pa.binary()), ("m", JSON)])))
+    )
+    assert row == {"l": [{"b": b"\xff", "m": '{"\\"é":0.5}'}]}
 
 
 # A reader's schema

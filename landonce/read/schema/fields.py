@@ -241,21 +241,22 @@ def with_note(type_: pa.DataType, note: str | None) -> pa.DataType:
     return type_
 
 
-def with_declared_json(type_: pa.DataType, declared: pa.DataType) -> pa.DataType:
-    """A column's type, in which a declaration says which strings are JSON texts."""
+def as_declared(type_: pa.DataType, declared: pa.DataType, *, required: bool = False) -> pa.DataType:
+    """A column's type, in which a declaration says which strings are JSON texts; and, with `required`, what is NOT NULL inside."""
+
+    def inner(field: pa.Field, asked: pa.Field) -> pa.Field:
+        nullable = field.nullable and (asked.nullable or not required)
+        return field.with_type(as_declared(field.type, asked.type, required=required)).with_nullable(nullable)
+
     if landed(type_) == pa.string() and landed(declared) == pa.string():
         return declared
     if pt.is_struct(type_) and pt.is_struct(declared):
-        children = {each.name: each.type for each in declared}
-        return pa.struct(
-            [each.with_type(with_declared_json(each.type, children.get(each.name, each.type))) for each in type_]
-        )
+        children = {each.name: each for each in declared}
+        return pa.struct([inner(each, children.get(each.name, each)) for each in type_])
     if pt.is_list(type_) and pt.is_list(declared):
-        inner = with_declared_json(type_.value_type, declared.value_type)
-        return pa.list_(type_.value_field.with_type(inner))
+        return pa.list_(inner(type_.value_field, declared.value_field))
     if pt.is_map(type_) and pt.is_map(declared):
-        inner = with_declared_json(type_.item_type, declared.item_type)
-        return pa.map_(type_.key_type, type_.item_field.with_type(inner))
+        return pa.map_(type_.key_type, inner(type_.item_field, declared.item_field))
     return type_
 
 

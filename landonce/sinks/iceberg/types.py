@@ -68,9 +68,9 @@ from landonce.read.schema.fields import (
     Names,
     Path,
     Schema,
+    as_declared,
     is_uuid,
     json_note,
-    with_declared_json,
     with_note,
 )
 
@@ -290,7 +290,7 @@ def schema_for(table: Table, *, coordinates: bool, fold_case: bool = False, decl
         column, more = columns[field.name], asked.get(field.name)
         type_, required, scale = field.type, field.required, field.scale
         if more is not None:
-            type_ = with_declared_json(type_, more.type)
+            type_ = as_declared(type_, more.type)
             timed = pt.is_timestamp(field.type) or pt.is_date32(field.type)
             required, scale = required or more.required, more.scale if timed else None
         aliases = names.get(column.field_id, ())

@@ -28,6 +28,7 @@ from landonce.read.formats.avro.cursor import (
     skip,
 )
 from landonce.read.formats.avro.encode import encode
+from landonce.read.formats.avro.json_text import json_texts
 from landonce.read.formats.avro.schema import (
     NO_DEFAULT,
     Array,
@@ -43,8 +44,9 @@ from landonce.read.formats.avro.schema import (
     branch_name,
     kind_of,
 )
+from landonce.read.formats.avro.suggest import type_of
 from landonce.read.formats.json.columns import mask_of
-from landonce.read.schema.fields import VALUE, Field, Place, Schema, folded, spelled
+from landonce.read.schema.fields import JSON, VALUE, Field, Place, Schema, folded, landed, spelled
 
 _NULL = Primitive("null")
 
@@ -69,7 +71,8 @@ class _Target:
 
     @property
     def type(self) -> pa.DataType:
-        return self.place.type
+        """The type of the column, where JSON is text."""
+        return landed(self.place.type)
 
     def child(self, place: Place, field: Field, where: str) -> _Target:
         return replace(self, place=place, field=field, where=where)
@@ -84,6 +87,8 @@ def plan(writer: Node, reader: Node | None, schema: Schema) -> Plan:
 
 
 def _plan(writer: Node, reader: Node, to: _Target) -> Plan:
+    if to.place.type == JSON:
+        return _json(writer, reader, to)
     if isinstance(writer, Union):
         return _Branches(tuple(_branch(each, reader, to) for each in writer.branches), to)
     if isinstance(reader, Union):
@@ -280,7 +285,7 @@ def _record(writer: Record, reader: Record, to: _Target) -> Plan:
         if at not in missing and all(step.slot != at for step in steps):
             if not place.nullable:
                 raise Mismatch(f"missing required field {inside(to.where, place.name)!r}")
-            missing[at] = _Nulls(place.type)
+            missing[at] = _Nulls(landed(place.type))
     return _Struct(tuple(steps), tuple(missing.items()), to)
 
 
@@ -384,6 +389,31 @@ class _Required:
             )
             cursor.fail(mask_of(found.is_null()), self.where, problem)
         return found
+
+
+# JSON text
+
+
+def _json(writer: Node, reader: Node, to: _Target) -> Plan:
+    """Whatever the value is: read as the columns that its schema suggests, then written as JSON."""
+    natural = Field(to.place.name, type_of(reader)[0])
+    inner = replace(to, place=natural.place(), field=natural, fold_case=False)
+    return _JsonText(_plan(writer, reader, inner), to)
+
+
+@dataclass(frozen=True)
+class _JsonText:
+    plan: Plan
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = self.plan.read(cursor)
+        texts = json_texts(found)
+        made = pa.array(texts, pa.string())
+        lost = mask_of(made.is_null()) & ~mask_of(found.is_null())
+        cursor.fail(lost, self.to.where, "holds a number or a time that JSON cannot hold")
+        values.limits(made, self.to.type, self.to.field, cursor, self.to.where)
+        return made
 
 
 # Arrays, maps and unions

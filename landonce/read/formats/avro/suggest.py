@@ -43,29 +43,36 @@ def _records(node: Node) -> list[Record]:
 def _members(record: Record) -> list[pa.Field]:
     made = []
     for each in record.fields:
-        type_, nullable = _type(each.type)
+        type_, nullable = type_of(each.type)
         made.append(pa.field(each.name, type_, nullable))
     return made
 
 
-def _type(node: Node) -> tuple[pa.DataType, bool]:
+def type_of(node: Node) -> tuple[pa.DataType, bool]:
     """The type of a column, and whether it may be null."""
     if isinstance(node, Union):
         kinds = [each for each in node.branches if each != _NULL]
-        return _union(kinds), len(kinds) < len(node.branches)
+        nullable = len(kinds) < len(node.branches)
+        made = _union(kinds)
+        return (_loose(made) if nullable else made), nullable
     if isinstance(node, Record):
         if not node.fields:
             raise TypeError(f"the Avro type {node.name} is a record without fields, which no column holds")
         return pa.struct(_members(node)), False
     if isinstance(node, Array):
-        type_, nullable = _type(node.items)
+        type_, nullable = type_of(node.items)
         return pa.list_(pa.field("element", type_, nullable)), False
     if isinstance(node, Map):
-        type_, nullable = _type(node.values)
+        type_, nullable = type_of(node.values)
         return pa.map_(pa.string(), pa.field("value", type_, nullable)), False
     if node == _NULL:
         return pa.string(), True
     return _common(meaning(node)), False
+
+
+def _loose(type_: pa.DataType) -> pa.DataType:
+    """A struct that may be null, with parts that may be: some targets have no other way to say that it is."""
+    return pa.struct([pa.field(each.name, _loose(each.type)) for each in type_]) if pt.is_struct(type_) else type_
 
 
 def _common(type_: pa.DataType) -> pa.DataType:
@@ -80,7 +87,7 @@ def _union(kinds: Sequence[Node]) -> pa.DataType:
     if not kinds:
         return pa.string()
     if len(kinds) == 1:
-        return _type(kinds[0])[0]
+        return type_of(kinds[0])[0]
     plain = [each.kind for each in kinds if isinstance(each, Primitive) and each.logical is None]
     if len(plain) == len(kinds) and all(each in _NUMBERS for each in plain):
         widest = max(plain, key=_NUMBERS.index)
@@ -94,4 +101,4 @@ def _union(kinds: Sequence[Node]) -> pa.DataType:
 
 
 def _struct(kinds: Sequence[Node]) -> pa.DataType:
-    return pa.struct([pa.field(branch_name(each), _type(each)[0]) for each in kinds])
+    return pa.struct([pa.field(branch_name(each), type_of(each)[0]) for each in kinds])

@@ -1,0 +1,238 @@
+"""Batches of ids that are compared and committed as a pipeline does it, in real databases: races, a restored store, damaged files, growth."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from landonce.dedup import comparing
+from landonce.dedup import scratch as scratch_module
+from landonce.dedup.chunks import opened
+from landonce.dedup.comparing import JoinedShards, Joining, Place, Share
+from landonce.dedup.reshard import reshard
+from landonce.dedup.runs import KEY_BYTES, slices_of_shards
+from landonce.dedup.store import Acceptance, Store, StorePlace
+from landonce.protocol.ledger import LedgerState
+from landonce.protocol.marks import Mark
+
+MARK = Mark(LedgerState("p", lineage="l", epoch=1, owner="o", version=1))
+TTL, NOW = 80, 1_800_000_000
+SHARDS = 4
+
+
+@pytest.fixture(autouse=True)
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs are kept as files."""
+    monkeypatch.setattr(comparing, "scratch_folder", lambda lineage: tmp_path / "runs" / lineage)
+    comparing.scratch_of.cache_clear()
+    return tmp_path / "runs"
+
+
+@dataclass
+class Accepting:
+    """A pipeline that accepts ids, a batch at a time. The id of an event is its number."""
+
+    place: StorePlace
+    name: str = "p"
+    watched: bool = True
+    """The control: without it, a commit compares nothing."""
+    number: int = 0
+    again: int = 0
+    """How often a batch was compared again."""
+    merges: int = 0
+    accepted: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def store(self) -> Store:
+        return opened(self.place)
+
+    def accept(self, events: Iterable[int], *, forget: bool = True) -> list[int]:
+        """Gives the new ones."""
+        numbers = np.array(sorted(set(events)), np.uint64)
+        hi = np.sort(numbers * np.uint64(0x9E3779B97F4A7C15))
+        while True:
+            joined = self._joined(hi)
+            terms = joined.terms if self.watched else None
+            added = Acceptance(
+                joined.seen if self.watched else {}, tuple(joined.runs), tuple(joined.merged), terms=terms
+            )
+            answer = self.store.commit(self.name, self.number, MARK, added)
+            if answer:
+                break
+            assert answer is None
+            self.again += 1
+        self.number += 1
+        self.merges += len({run.shard for run in joined.merged})
+        if forget:
+            self.store.forget_runs(joined.merged)
+        dropped = {int(row) for judged in joined.blocks.values() for rows in judged.dropped for row in rows}
+        by_hi = dict(zip((numbers * np.uint64(0x9E3779B97F4A7C15)).tolist(), numbers.tolist(), strict=True))
+        new = [int(by_hi[each]) for at, each in enumerate(hi.tolist()) if at not in dropped]
+        self.accepted.update(new)
+        return sorted(new)
+
+    def _joined(self, hi: np.ndarray[Any, np.dtype[np.uint64]]) -> JoinedShards:
+        scope = self.store.look()
+        assert scope is not None
+        recipe: Any = SimpleNamespace(
+            place=self.place, shards=scope.shards, lineage=scope.lineage, bucket=scope.bucket, terms=scope.terms
+        )
+        parts = {
+            shard: [_share(hi[part], part.start)]
+            for shard, part in enumerate(slices_of_shards(hi, scope.shards))
+            if part.start < part.stop
+        }
+        return Joining(recipe, NOW).join(parts)
+
+
+def _share(hi: np.ndarray[Any, np.dtype[np.uint64]], first: int) -> Share:
+    rows = np.arange(first, first + len(hi))
+    zeros = np.zeros(len(hi), np.int32)
+    return Share(0, "a", (Place("t", 0),), hi, hi, rows, zeros, rows, rows.astype(np.int32))
+
+
+def store_in(folder: Path) -> StorePlace:
+    made = StorePlace(folder / "store", "clicks")
+    opened(made).make("rule", "", SHARDS, TTL)
+    return made
+
+
+@pytest.fixture(params=["sqlite", *(pytest.param(each, marks=pytest.mark.integration) for each in ("postgresql",))])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
+    where: Path | str = tmp_path / "store"
+    if request.param == "postgresql":
+        where = str(request.getfixturevalue("new_database")())
+    made = StorePlace(where, f"clicks-{uuid.uuid4()}")
+    opened(made).make("rule", "", SHARDS, TTL)
+    return made
+
+
+def size_of(place: StorePlace) -> Callable[[], int]:
+    """Bytes on disk. PostgreSQL frees what was removed when it vacuums, which it does by itself now and then."""
+    if isinstance(place.where, Path):
+        return lambda: Path(place.where).stat().st_size
+
+    def asked() -> int:
+        with psycopg.connect(str(place.where).replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("VACUUM landonce_deduplication")
+            found = connection.execute("SELECT pg_total_relation_size('landonce_deduplication')").fetchone()
+        return int(found[0]) if found else 0
+
+    return asked
+
+
+@pytest.mark.parametrize("forget", [True, False], ids=["removed", "control"])
+def test_fifty_merges_leave_at_most_twice_the_bytes_of_the_keys(place: StorePlace, forget: bool) -> None:
+    if not (forget or isinstance(place.where, Path)):
+        pytest.skip("one control is enough")
+    pipeline, size = Accepting(place), size_of(place)
+    for first in range(0, 250_000, 2_000):
+        assert len(pipeline.accept(range(first, first + 2_000), forget=forget)) == 2_000
+    assert pipeline.merges >= 50
+    assert (size() <= 2 * 250_000 * KEY_BYTES) is forget
+
+
+@pytest.mark.parametrize(
+    ("watched", "races"), [(True, 100), pytest.param(True, 1_000, marks=pytest.mark.long), (False, 30)]
+)
+def test_races_accept_every_event_once(tmp_path: Path, watched: bool, races: int) -> None:
+    """Two pipelines with one scope get the same events at the same time, batch by batch. The control compares no versions."""
+    shared = store_in(tmp_path)
+    both = [Accepting(shared, name, watched) for name in ("p", "q")]
+    ready = threading.Barrier(2)
+
+    def run(pipeline: Accepting) -> None:
+        chance = random.Random(pipeline.name)
+        for first in range(0, 10 * races, 10):
+            numbers = list(range(first, first + 10))
+            chance.shuffle(numbers)
+            ready.wait(60)
+            pipeline.accept(numbers)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in both]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(120)
+    accepted = both[0].accepted + both[1].accepted
+    assert set(accepted) == set(range(10 * races))
+    twice = [number for number, count in accepted.items() if count > 1]
+    if watched:
+        assert twice == []
+        assert both[0].again + both[1].again > races // 10, "they hardly raced"
+    else:
+        assert twice
+
+
+def test_a_restored_store_decides_whatever_files_hold_by_then(tmp_path: Path) -> None:
+    """Runs that were cached after the backup belong to a store that is gone."""
+    place = store_in(tmp_path)
+    pipeline = Accepting(place)
+    for first in range(0, 100, 10):
+        pipeline.accept(range(first, first + 10))
+    shutil.copy(tmp_path / "store", tmp_path / "backup")
+    then = replace(pipeline)
+    for first in range(100, 400, 10):
+        pipeline.accept(range(first, first + 10))
+    assert pipeline.accept(range(400)) == [], "all runs are in files"
+
+    shutil.copy(tmp_path / "backup", tmp_path / "store")
+    assert then.accept(range(50, 150)) == list(range(100, 150))
+    for first in range(150, 400, 10):
+        assert len(then.accept(range(first, first + 10))) == 10
+    assert then.accept(range(400)) == []
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "control"])
+def test_a_flipped_byte_in_a_cached_run_lets_no_event_in_twice(tmp_path: Path, own_files: Path, checked: bool) -> None:
+    place = store_in(tmp_path)
+    pipeline = Accepting(place)
+    pipeline.accept(range(1_000))
+    assert pipeline.accept(range(1_000)) == [], "all runs are in files"
+    files = sorted(own_files.rglob("*.keys"))
+    assert len(files) == SHARDS
+    for path in files:
+        held = bytearray(path.read_bytes())
+        held[5] ^= 1  # of the first id
+        path.write_bytes(held)
+    if checked:
+        scratch_module._checked.clear()  # as in a new process, which checks each file before it reads it
+    assert bool(pipeline.accept(range(1_000))) is not checked
+
+
+def test_shards_are_halved_and_doubled_while_two_pipelines_accept(tmp_path: Path) -> None:
+    place = store_in(tmp_path)
+    both = [Accepting(place, name) for name in ("p", "q")]
+    done = threading.Event()
+
+    def shards() -> None:
+        while not done.is_set():
+            for number in (8, 16, 32, 16, SHARDS):
+                reshard(opened(place), number)
+
+    def run(pipeline: Accepting) -> None:
+        for first in range(0, 600, 20):
+            pipeline.accept(range(first, first + 20))
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in both]
+    changing = threading.Thread(target=shards)
+    for each in (changing, *threads):
+        each.start()
+    for each in threads:
+        each.join(120)
+    done.set()
+    changing.join(60)
+    assert both[0].accepted + both[1].accepted == Counter(range(600))
+    assert Accepting(place, "r").accept(range(700)) == list(range(600, 700))
