@@ -54,6 +54,8 @@ class AcceptSink(SnapshotSink[Staged]):
     late: Literal["dead_letter", "accept", "drop"]
     payloads_for: int
     """Seconds that the payloads of sent events stay."""
+    version: str
+    """Of the schema of records."""
     of_query: bool = False
     """Rows of a user's own query are accepted, and not records."""
     table: str = EVENTS
@@ -273,6 +275,7 @@ class OpenAccept(OpenSnapshot[Staged]):
             lineage=scope.lineage,
             bucket=scope.bucket,
             horizon=scope.horizon,
+            version=self.sink.version,
         )
 
     def tidy(self, epoch: int) -> None:

@@ -158,6 +158,8 @@ class AcceptRecipe(ExchangingRecipe[StageTask]):
     lineage: str
     bucket: int
     horizon: int
+    version: str
+    """Of the schema that records have now, for people: events of several versions wait in the store at once."""
 
     @property
     def terms(self) -> Terms:
@@ -308,7 +310,7 @@ class AcceptWorker(BlockWorker):
                     last - first,
                     0,
                     0,
-                    self.recipe.source.fingerprint()[:12],
+                    self.recipe.version,
                 )
                 found.append((begin + first, chunk, content))
         stored = store.put_chunks([(chunk, content) for _, chunk, content in found])

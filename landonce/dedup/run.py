@@ -37,6 +37,7 @@ from landonce.protocol.receipt import Reasons, merged
 from landonce.protocol.steps import Effect
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
+from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.snapshot import TableLedger
@@ -171,9 +172,15 @@ def pushing_config(config: Pipeline) -> Pipeline:
 
 
 def accept_sink(
-    dedup: Dedup, place: StorePlace, pipeline: str, source: Schema, *, of_query: bool = False
+    dedup: Dedup,
+    place: StorePlace,
+    pipeline: str,
+    source: Schema,
+    declared: Schema | None = None,
+    *,
+    of_query: bool = False,
 ) -> AcceptSink:
-    """The store as a sink."""
+    """The store as a sink. `declared`: all fields of records, where a file says them."""
     return AcceptSink(
         place=place,
         pipeline=pipeline,
@@ -183,6 +190,7 @@ def accept_sink(
         ttl=int(dedup.ttl),
         late=dedup.late,
         payloads_for=int(dedup.ttl) if dedup.payloads == "ttl" else 0,
+        version=(declared or source).fingerprint()[:12],
         of_query=of_query,
     )
 
@@ -190,7 +198,7 @@ def accept_sink(
 def accepting_parts(parts: Parts, dedup: Dedup, place: StorePlace, source: Schema) -> Parts:
     """The ends of the pipeline that accepts: the same topics, and the store. Expressions are for rows of the target."""
     config = parts.config
-    sink = accept_sink(dedup, place, config.pipeline, source)
+    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config))
     ledger = TableLedger(sink.open_table(), config.pipeline)
     return Parts(config.model_copy(update={"transform": Transform()}), parts.broker, ledger, sink)
 

@@ -22,6 +22,7 @@ from deliveries import Site, Watch, expected, in_table, letters, numbered, run, 
 from pyspark.sql import SparkSession
 from said import says
 
+import landonce
 from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
@@ -190,6 +191,26 @@ def test_the_same_delivery(site: Site, spark: SparkSession, cluster: Cluster, wh
     assert in_table(site) == expected(landing)
     assert totals == Totals(landed=len(landing), dead_lettered=1, filtered=len(sent) - len(landing))
     assert [each["value"] for each in letters(site.dead)] == ["bad"]
+
+
+def test_unique_events_are_compared_by_several_executors(
+    site: Site, spark: SparkSession, cluster: Cluster, new_database: Callable[[], str]
+) -> None:
+    """Every partition gets the same events. Keys are in PostgreSQL, which all executors reach; a file they do not is refused."""
+    for number in range(4):
+        send(site.kafka, site.topics[0], numbered(2000), partition=number)
+    options = {
+        "spark": {"master": cluster.url},
+        "dead_letters": {"shared": True},
+        "batch": {"max_rows": 3000, "block_rows": 700},
+    }
+    with pytest.raises(ConfigError, match="a file on this machine"):
+        landonce.run_pipeline(site.config(**options, dedup={"key": ["id"]}), once=True)
+    config = site.config(**options, dedup={"key": ["id"], "store": {"postgres": new_database()}})
+    totals = landonce.run_pipeline(config, once=True)
+    assert (totals.landed, totals.filtered) == (2000, 6000)
+    assert sorted(int(row["id"]) for row in site.ask(f"SELECT id FROM {site.table}")) == list(range(2000))
+    assert spark.sparkContext.master == cluster.url
 
 
 def test_a_local_folder_for_dead_letters_is_refused(site: Site, spark: SparkSession, cluster: Cluster) -> None:

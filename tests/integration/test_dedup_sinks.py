@@ -256,10 +256,10 @@ def only_accept(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 def test_events_of_several_schemas_wait_in_the_store(
-    make: Callable[..., Target], only_accept: Callable[[bool], None]
+    make: Callable[..., Target], only_accept: Callable[[bool], None], tmp_path: Path
 ) -> None:
-    """A field is added, and the key and another field are widened, while nothing is pushed. An event of an old schema and its copy of a new one
-    have the same id."""
+    """Fields are added, the key and another field are widened, and producers stop sending a field, while nothing is pushed. An event of an old
+    schema and its copy of a new one have the same id."""
     target = make("iceberg", evolve=True)
     target.send([{"id": each, "score": each} for each in range(10)])
     assert target.run(schema="id INT NOT NULL, score INT").landed == 10
@@ -269,14 +269,20 @@ def test_events_of_several_schemas_wait_in_the_store(
     target.send([{"id": each, "score": 2**40 + each, "extra": f"x{each}"} for each in range(15, 30)], 1)
     assert target.run(schema="id BIGINT NOT NULL, score BIGINT, extra STRING") == Totals(landed=10, filtered=5)
     target.send([{"id": 2**40, "score": 1, "extra": "y", "late": True}, {"id": 3, "score": 2**41, "late": False}], 2)
+    target.send([{"id": 2**40 + 1, "extra": "no score"}, {"id": 4, "extra": "no score"}], 2)
     newest = "id BIGINT NOT NULL, score BIGINT, extra STRING, late BOOLEAN"
-    assert target.run(schema=newest) == Totals(landed=1, filtered=1)
+    assert target.run(schema=newest) == Totals(landed=2, filtered=2)
+    with closing(sqlite3.connect(tmp_path / "landonce.dedup")) as connection:
+        waiting = connection.execute(
+            "SELECT schema_version, sum(accepted) FROM landonce_dedup_chunk GROUP BY 1 ORDER BY min(accepted_at), 2 DESC"
+        ).fetchall()
+    assert sorted(count for _, count in waiting) == [2, 10, 20], "each event waits with its version"
     assert len(target.rows("id")) == 10
     only_accept(False)
     target.run(schema=newest)
-    due = {each["id"]: (each["score"], each.get("extra"), each.get("late")) for each in target.events.values()}
+    due = {each["id"]: (each.get("score"), each.get("extra"), each.get("late")) for each in target.events.values()}
     assert {row[0]: row[1:] for row in target.rows("id, score, extra, late")} == due
-    assert len(target.rows("id")) == len(due) == 31
+    assert len(target.rows("id")) == len(due) == 32
 
 
 @pytest.mark.usefixtures("spark")
