@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from landonce.config import secrets
+from landonce.config.convert import Convert
 from landonce.config.formats import RecordFormat
 from landonce.config.part import Part, SecretUrl
 
@@ -122,6 +123,8 @@ class Kafka(Part):
     format: RecordFormat = RecordFormat.model_validate("json")
     key_format: RecordFormat = RecordFormat.model_validate("json")
     """Of keys that become a struct."""
+    convert: Convert = Convert()
+    """What becomes of values that are written in another way than their types."""
     record_columns: tuple[Literal["_key", "_headers", "_timestamp", "_value"], ...] = ()
     """Columns of a table that is made from a sample, beside the fields of records."""
     start: Literal["earliest", "latest"] = "earliest"
@@ -133,6 +136,8 @@ class Kafka(Part):
     def _sound(self) -> Kafka:
         if len(set(self.topics)) != len(self.topics):
             raise ValueError("topics: a topic is named twice")
+        if self.convert.fits and not self.format.named.keys() & {"json_", "csv", "tsv"}:
+            raise ValueError("convert: is for the formats json, csv and tsv; values of others have types of their own")
         for name in sorted(_RESERVED & set(self.options)):
             raise ValueError(f"options: {name} is set by landonce itself, because the guarantee depends on it")
         for name, value in self.options.items():

@@ -43,7 +43,7 @@ from landonce.sinks.declared import sampled_schema, selected_from
 from landonce.sinks.deduplicating import OpenDeduplicating
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.run import Expressions, OpenSink, Run, SparkNeeds, plan_fingerprint, run_of
+from landonce.sinks.run import Expressions, OpenSink, Run, SparkNeeds, plan_fingerprint, refuse_conversions, run_of
 from landonce.sinks.snapshot import OpenSnapshot
 from landonce.sinks.transactional import OpenTransactional
 
@@ -218,6 +218,7 @@ def opened_sink(
             session.needs(opened.spark())
         dead_letters_reachable(parts.config)
         patient.until(lambda: opened.make_ready(columns))
+        refuse_conversions(opened.recipe)
         yield opened
 
 

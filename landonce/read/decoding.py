@@ -12,8 +12,11 @@ from operator import methodcaller
 
 import pyarrow as pa
 
+from landonce.config.convert import Conversion, Convert
 from landonce.config.formats import RecordFormat
 from landonce.read.changes import ChangeDecoder, Changes
+from landonce.read.convert.decode import Conversions, Fitted
+from landonce.read.convert.rules import Rule
 from landonce.read.formats import Decoded, Format
 from landonce.read.formats.avro.decode import avro_of
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
@@ -37,10 +40,16 @@ class Decoding:
     keys: Format = field(default_factory=Json)
     """The format of keys that become a struct."""
     max_record_bytes: int = MAX_RECORD_BYTES
+    convert: Conversions = field(default_factory=Conversions)
+
+    @property
+    def values(self) -> Format:
+        """The format of values, with the conversions."""
+        return Fitted(self.format, self.convert) if self.convert else self.format
 
     def decisive(self) -> tuple[object, ...]:
         """What decides which rows records become, as JSON."""
-        return *self.format.decisive(), *self.keys.decisive(), self.max_record_bytes
+        return *self.values.decisive(), *self.keys.decisive(), self.max_record_bytes
 
     def with_limit(self, max_record_bytes: int) -> Decoding:
         return replace(self, max_record_bytes=max_record_bytes)
@@ -59,6 +68,16 @@ def format_of(section: RecordFormat) -> Format:
     return Plain(text=section.string is not None)
 
 
+def conversions_of(section: Convert) -> Conversions:
+    """The conversions of this section."""
+    named = tuple((path, _rule(each)) for path, each in section.fields_.items())
+    return Conversions(_rule(section.default), named)
+
+
+def _rule(section: Conversion) -> Rule | None:
+    return Rule(section.epoch, section.empty is None) if section.mode == "fit" else None
+
+
 @lru_cache(maxsize=512)
 def decoder_of(
     schema: Schema, decoding: Decoding, identity: tuple[str, ...] = (), changes: Changes | None = None
@@ -66,9 +85,9 @@ def decoder_of(
     """Cached per worker and table, because a decoder learns how a topic writes its times."""
     limit = decoding.max_record_bytes
     if changes is None and any(each.name in RECORD_COLUMNS for each in schema.fields):
-        return RecordColumns(schema, decoding.format, decoding.keys, max_record_bytes=limit)
+        return RecordColumns(schema, decoding.values, decoding.keys, max_record_bytes=limit)
     if changes is None:
-        decoder = decoding.format.decoder(schema, max_record_bytes=limit)
+        decoder = decoding.values.decoder(schema, max_record_bytes=limit)
         return lambda values, _: decoder.decode(values)
     of_changes = ChangeDecoder(schema, identity, changes, max_record_bytes=limit)
     return lambda values, messages: of_changes.decode(values, pa.array(list(map(_key, messages)), pa.binary()))

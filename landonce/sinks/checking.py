@@ -24,7 +24,7 @@ from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
 from landonce.sinks.declared import declared_schema, sampled_schema, selected_from
 from landonce.sinks.deduplicating import insert_recipe
-from landonce.sinks.run import plan_fingerprint, run_of
+from landonce.sinks.run import CORRECT_CONVERT, plan_fingerprint, run_of
 from landonce.sinks.section import LedgerPlace
 from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger
 from landonce.sinks.transactional import TransactionalSink
@@ -286,6 +286,9 @@ def decoded(schema: Schema, decoding: Decoding, into: str = "") -> Finding:
         decoder_of(schema, decoding)
     except (TypeError, ValueError) as error:
         return Finding(Level.REFUSED, str(error), "declare another type in `source.kafka.schema`")
+    mistakes = [] if into else [*decoding.convert.mistakes(schema)]
+    if mistakes:
+        return Finding(Level.REFUSED, f"source.kafka.convert: {'; '.join(mistakes)}", CORRECT_CONVERT)
     fields = ", ".join(each.name + (" (required)" if each.required else "") for each in schema.fields)
     return Finding(Level.OK, f"decoded to {fields}{into}")
 

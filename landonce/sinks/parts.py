@@ -8,7 +8,7 @@ from typing import Any
 
 from landonce.protocol.ledger import Ledger
 from landonce.protocol.source import SourceView
-from landonce.read.decoding import Decoding, format_of
+from landonce.read.decoding import Decoding, conversions_of, format_of
 from landonce.read.kafka.broker import Broker, consumer_options
 from landonce.read.kafka.records import KafkaRecords, RecordSource
 from landonce.sinks.contract import Sink
@@ -39,7 +39,8 @@ class Parts:
     def decoding(self) -> Decoding:
         """How bytes become fields. Files of schemas are read once."""
         kafka = self.config.source.kafka
-        return Decoding(format_of(kafka.format), format_of(kafka.key_format), kafka.max_record_bytes)
+        formats = format_of(kafka.format), format_of(kafka.key_format)
+        return Decoding(*formats, kafka.max_record_bytes, conversions_of(kafka.convert))
 
     @property
     def consumer(self) -> dict[str, Any]:

@@ -40,6 +40,10 @@ class Pipeline(Part):
         self.sink.refuse(self.transform, self.ledger)
         if self.sink.needs_json and not self.source.kafka.format.is_plain_json:
             raise ValueError(f"source.kafka.format: `{self.sink.needs_json}` of the sink is for plain JSON records")
+        if self.sink.needs_json and self.source.kafka.convert.fits:
+            raise ValueError(
+                f"source.kafka.convert: `{self.sink.needs_json}` of the sink takes values as they are: strict"
+            )
         if self.dedup is not None and self.dedup.store is None and self.ledger is not None and self.ledger.plugin:
             raise ValueError("dedup.store: is missing, and the ledger of a plug-in cannot hold it")
         return self

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Columns = Callable[[], Schema]
 """The columns of a table that is to be made. With `select`, only Spark can say them, and is started for it."""
 NOTHING_DONE = "Nothing was read or written."
+CORRECT_CONVERT = "correct `convert` in {file}"
 
 
 class RowExpressions(Protocol):
@@ -274,6 +275,13 @@ def refuse_unfit(findings: Iterable[Finding], safe: str = NOTHING_DONE) -> None:
             safe=safe,
             command="\n  ".join(finding.change for finding in refused if finding.change),
         )
+
+
+def refuse_conversions(recipe: AnyRecipe) -> None:
+    """Raises for conversions of fields that records do not have, as far as it is known which they have."""
+    mistakes = [*recipe.decoding.convert.mistakes(recipe.source)] if recipe.describes_records else []
+    if mistakes:
+        raise ConfigError(f"source.kafka.convert: {'; '.join(mistakes)}.", safe=NOTHING_DONE, command=CORRECT_CONVERT)
 
 
 def declared_in(declared: Schema | None, table: Schema) -> Schema:

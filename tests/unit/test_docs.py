@@ -11,6 +11,7 @@ from typer.main import get_command
 from landonce import errors
 from landonce.cli import app
 from landonce.config import formats
+from landonce.config.convert import Conversion, Convert
 from landonce.config.formats import RecordFormat
 from landonce.config.load import section
 from landonce.protocol import batch
@@ -29,7 +30,7 @@ def keys(model: type[BaseModel], before: str = "") -> list[str]:
         kind = section(field.annotation)
         if kind is SinkSection:
             found += [key for sink in registry.names() for key in keys(registry.section(sink), f"{path}.{sink}.")]
-        elif kind is not None and kind is not RecordFormat:
+        elif kind is not None and kind not in (RecordFormat, Convert):
             found += keys(kind, path + ".")
         else:
             found.append(path)
@@ -53,6 +54,13 @@ def test_every_option_of_a_format_is_explained() -> None:
     named = re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "formats.md").read_text(), re.MULTILINE)
     assert {name for name in named if "." in name} == {key for key in keys(RecordFormat) if "." in key}
     assert set(formats.names()) <= {name.partition(".")[0] for name in named}
+
+
+def test_every_key_of_conversions_is_explained() -> None:
+    page = (ROOT / "docs" / "conversions.md").read_text()
+    named = re.findall(r"^\| `([a-z]+)` \|", page.partition("## Keys")[2].partition("\n## ")[0], re.MULTILINE)
+    fields = {**Convert.model_fields, **Conversion.model_fields}
+    assert set(named) == {each.alias or name for name, each in fields.items()} - {"mode"}
 
 
 def test_every_explained_key_exists() -> None:

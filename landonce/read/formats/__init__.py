@@ -86,6 +86,11 @@ class Format(ABC):
     def decisive(self) -> tuple[object, ...]:
         """What decides which rows records become, as JSON: it is part of every plan's fingerprint."""
 
+    @property
+    def written(self) -> pa.DataType | None:
+        """The type in which its decoders give any value as the record writes it. None: values have types of their own."""
+        return None
+
     def fields(self, values: Sequence[bytes]) -> Schema | None:
         """The fields that the format itself knows of these records. None: their JSON shows them."""
         del values

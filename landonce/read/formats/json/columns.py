@@ -23,7 +23,7 @@ from __future__ import annotations
 import binascii
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -54,12 +54,14 @@ MISSING = "is missing"
 
 @dataclass(frozen=True)
 class Fault:
-    """``rows`` must not land; ``problem`` says why, as a predicate of the field."""
+    """``rows`` must not land; ``problem`` says why, as a predicate of the field, or of what is at ``where`` inside it."""
 
     rows: Mask
     problem: str
+    where: str = ""
 
     def reason(self, name: str) -> str:
+        name += self.where
         return f"missing required field {name!r}" if self.problem == MISSING else f"field {name!r} {self.problem}"
 
 
@@ -175,7 +177,7 @@ def settle_value(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
     """The values in their final type, and the faults of those that must not land."""
     if is_textual(type_):
         ticks = pt.is_integer(array.type)
-        settled = _from_ticks(array, type_, field.scale or 0) if ticks else from_text(array, type_)
+        settled = from_ticks(array, type_, field.scale or 0) if ticks else from_text(array, type_)
         faults = []
         if settled.null_count != array.null_count:
             wanted = f"a valid {spelled(type_)}"
@@ -270,7 +272,7 @@ def _string_faults(array: pa.Array, field: Field) -> list[Fault]:
     return faults
 
 
-def _from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> pa.Array:
+def from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> pa.Array:
     """Integers of 10**-scale s in the type's own unit; null if that is not a whole number, or too large."""
     per_second = 10**scale
     if pt.is_date32(type_):
@@ -382,7 +384,7 @@ def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fau
     """Rows of a wire column with a float at or beyond the limit of its type. If there is none, this only reads the
     extremes."""
     if pt.is_list(array.type):
-        return _lifted(beyond_exact(array.values, limits), array)
+        return lifted(beyond_exact(array.values, limits), array)
     if pt.is_struct(array.type):
         return [fault for at in range(array.type.num_fields) for fault in beyond_exact(array.field(at), limits)]
     if not pt.is_floating(array.type):
@@ -453,7 +455,7 @@ def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:
         faults = _unfit(inside, type_.value_type, field)
         if not type_.value_field.nullable:
             faults += unless(inside.is_valid(), "holds a null")
-        return _lifted(faults, array) + _count_faults(array, field)
+        return lifted(faults, array) + _count_faults(array, field)
     if pt.is_struct(type_):
         faults = []
         for at, child in enumerate(type_):
@@ -478,7 +480,7 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
         values, faults = _settle(inside, type_.value_type, field)
         if not type_.value_field.nullable:
             faults += unless(inside.is_valid(), "holds a null")
-        faults = _lifted(faults, array) + _count_faults(array, field)
+        faults = lifted(faults, array) + _count_faults(array, field)
         if array.type != type_ or values is not inside:
             array = pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
         return array, faults
@@ -503,15 +505,15 @@ def _count_faults(lists: pa.Array, field: Field) -> list[Fault]:
     return unless(pc.equal(pc.list_value_length(lists), field.items), f"does not hold {field.items} items")
 
 
-def _lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
+def lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
     """Converts faults of items to faults of the rows whose lists hold them."""
     parents = pc.list_parent_indices(lists).to_numpy() if faults else np.empty(0, np.int64)
-    lifted = []
+    found = []
     for fault in faults:
         rows = np.zeros(len(lists), dtype=np.bool_)
         rows[parents[fault.rows]] = True
-        lifted.append(Fault(rows, fault.problem))
-    return lifted
+        found.append(replace(fault, rows=rows))
+    return found
 
 
 def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
@@ -521,7 +523,7 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
     faults += of_values
     if not type_.item_field.nullable:
         faults += unless(entries.values.field(VALUE).is_valid(), "holds a null")
-    faults = _lifted(faults, entries) + _repeated(keys, entries)
+    faults = lifted(faults, entries) + _repeated(keys, entries)
     offsets = entries.offsets
     if keys.null_count:  # of rejected rows
         good = keys.is_valid()

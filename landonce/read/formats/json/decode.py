@@ -48,7 +48,7 @@ from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
 from landonce.read.formats.json.explain import Finding, explain, rounded
 from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import JSON, Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
 VERSION = 2
@@ -324,3 +324,7 @@ class Json(Format):
 
     def decisive(self) -> tuple[object, ...]:
         return "json", VERSION
+
+    @property
+    def written(self) -> pa.DataType:
+        return JSON

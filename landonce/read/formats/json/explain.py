@@ -216,7 +216,7 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
         yield _Problem(f"field {where!r} is out of the range of {spelled(type_)}")
     elif pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
         yield _Problem(f"field {where!r} does not fit {spelled(type_)}", certain=False)
-    elif pt.is_floating(type_) and isinstance(value, _Integer) and not _is_exact(value.text, type_):
+    elif pt.is_floating(type_) and isinstance(value, _Integer) and not is_exact(value.text, type_):
         held = "double" if pt.is_float64(type_) else "float"
         yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)
 
@@ -259,7 +259,7 @@ def _integer_fits(literal: str, type_: pa.DataType) -> bool:
     return bool(number < 2**bits and not literal.startswith("-"))
 
 
-def _is_exact(literal: str, type_: pa.DataType) -> bool:
+def is_exact(literal: str, type_: pa.DataType) -> bool:
     """Whether the float nearest to an integer equals it. An integer beyond the range is another fault."""
     nearest = float(literal)
     if pt.is_float32(type_) and math.isfinite(nearest):

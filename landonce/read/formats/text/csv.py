@@ -41,6 +41,10 @@ class Csv(Format):
     def decisive(self) -> tuple[object, ...]:
         return "csv", _VERSION, self.columns, self.delimiter, self.quote, self.null
 
+    @property
+    def written(self) -> pa.DataType:
+        return pa.string()
+
     def fields(self, values: object) -> Schema:
         """Text: what else the values are, only `source.kafka.schema` says."""
         del values

@@ -57,6 +57,10 @@ class Framed(Format):
     def decisive(self) -> tuple[object, ...]:
         return "framed", *self.inner.decisive()
 
+    @property
+    def written(self) -> pa.DataType | None:
+        return self.inner.written
+
     def fields(self, values: Sequence[bytes]) -> Schema | None:
         return self.inner.fields([self.unframed(each) for each in values])
 

@@ -1,0 +1,1 @@
+"""`source.kafka.convert: fit`: values that are written in another way than their column's type."""

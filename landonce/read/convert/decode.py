@@ -1,0 +1,430 @@
+"""Decodes records whose values are written in another way than their types: `fit`, for some fields or for all.
+
+The format's own decoder reads values as what they are written as. For CSV that is text. For JSON it is a guess, because a
+decoder is fast only for the types that it is asked for: a *wire* for each place, chosen by the kinds of values that were seen
+there. If no wire takes all of them, records are grouped by what they seem to hold. A record that the guess does not suit is
+decoded again, with every value as its JSON text, from which every rule can be decided. So a wrong guess costs time, and never
+changes a row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from landonce.read.convert.rules import (
+    VERSION,
+    Column,
+    Rule,
+    from_integers,
+    from_strings,
+    from_written,
+    is_convertible,
+)
+from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes
+from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value
+from landonce.read.formats.text.values import from_text
+from landonce.read.schema.fields import JSON, Field, Schema, folded, landed, spelled
+
+_ROWS = 32_768
+_SAMPLE = 256
+_MOST_GROUPS = 8
+_USELESS = 8
+"""If one record of so many is decoded twice, grouping does not help."""
+
+
+@dataclass(frozen=True)
+class Conversions:
+    """The rule of each field, by its path: `price`, `items[].price`. None: strict."""
+
+    default: Rule | None = None
+    fields: tuple[tuple[str, Rule | None], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.default is not None or any(rule is not None for _, rule in self.fields)
+
+    def of(self, path: str, fold_case: bool = False) -> Rule | None:
+        """The rule of the longest path that leads here."""
+        here = folded(path, fold_case)
+        found = [(len(name), rule) for name, rule in self.fields if _leads_to(folded(name, fold_case), here)]
+        return max(found, key=lambda each: each[0])[1] if found else self.default
+
+    def decisive(self) -> tuple[object, ...]:
+        """What decides which rows records become, as JSON. Nothing, if everything is strict."""
+        if not self:
+            return ()
+        rules = [("", self.default), *sorted(self.fields, key=lambda each: each[0])]
+        words = [(name, rule and (rule.epoch, rule.empty_is_null)) for name, rule in rules]
+        return "convert", VERSION, *words
+
+    def mistakes(self, schema: Schema) -> Iterator[str]:
+        """What the file says of fields that these records do not have, or cannot have."""
+        places = [place for each in schema.fields for place in _places(each.type, each.name)]
+        for name, rule in self.fields:
+            mine = [type_ for path, type_ in places if _leads_to(*(folded(x, schema.fold_case) for x in (name, path)))]
+            if not mine:
+                yield f"there is no field {name!r}"
+            elif rule is not None and rule.epoch is not None and not any(map(pt.is_temporal, mine)):
+                yield f"field {name!r} holds no times, so that it has no `epoch`"
+
+
+def _leads_to(name: str, path: str) -> bool:
+    return path == name or path.startswith((f"{name}.", f"{name}[]"))
+
+
+def _places(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """Every place of a field that holds a value of its own."""
+    if pt.is_struct(type_):
+        for child in type_:
+            yield from _places(child.type, f"{path}.{child.name}")
+    elif pt.is_list(type_) or pt.is_map(type_):
+        yield from _places(type_.item_type if pt.is_map(type_) else type_.value_type, f"{path}[]")
+    else:
+        yield path, type_
+
+
+def _containers(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """Every place of a field that holds other places."""
+    if not pt.is_nested(type_):
+        return
+    yield path, type_
+    if pt.is_struct(type_):
+        for child in type_:
+            yield from _containers(child.type, f"{path}.{child.name}")
+    else:
+        yield from _containers(type_.item_type if pt.is_map(type_) else type_.value_type, f"{path}[]")
+
+
+@dataclass(frozen=True)
+class Fitted(Format):
+    """Another format, with conversions."""
+
+    inner: Format
+    conversions: Conversions
+
+    def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
+        return FitDecoder(self.inner, schema, self.conversions, max_record_bytes)
+
+    def decisive(self) -> tuple[object, ...]:
+        return *self.inner.decisive(), *self.conversions.decisive()
+
+
+class Wire(Enum):
+    """As what a place is read."""
+
+    OWN = "its own type"
+    STRING = "a string"
+    INTEGER = "an integer"
+    WRITTEN = "JSON text"
+    LINE = "the text of a line"
+
+
+class Kind(Enum):
+    """What a JSON value is."""
+
+    STRING = "a string"
+    EMPTY = "an empty string that means null"
+    INTEGER = "an integer"
+    ZERO = "an integer, and a string is wanted: 0 or -0"
+    BOOLEAN = "a boolean"
+    CONTAINER = "an object or an array"
+    FRACTION = "a number with a point or an exponent"
+
+
+Wires = Mapping[str, Wire]
+_KINDS = list(Kind)
+_LOOKS = {
+    Kind.EMPTY: '""',
+    Kind.STRING: '"',
+    Kind.ZERO: r"-?0\s*[],}]",
+    Kind.BOOLEAN: "[tf]",
+    Kind.CONTAINER: r"[{\[]",
+    Kind.FRACTION: r"-?[0-9]+[.eE]",
+    Kind.INTEGER: "[-0-9]",
+}
+"""How each kind begins, after its colon. The first that matches counts."""
+
+
+class FitDecoder:
+    """Decodes records to one schema; keep one per worker, since it learns how a topic writes its values."""
+
+    def __init__(self, format_: Format, schema: Schema, conversions: Conversions, max_record_bytes: int) -> None:
+        if format_.written is None:
+            raise ValueError(
+                "`convert` is for JSON, CSV and TSV: records of other formats have the types of their schema"
+            )
+        self._format, self._schema, self._limit = format_, schema, max_record_bytes
+        self._leaves = {
+            path: (type_, rule)
+            for field in schema.fields
+            for path, type_ in _places(field.type, field.name)
+            if is_convertible(type_) and (rule := conversions.of(path, schema.fold_case)) is not None
+        }
+        self._seen: dict[str, set[Kind]] = {path: set() for path in self._leaves}
+        self._sampled = False
+        self._grouping = True
+        self._decoders: dict[tuple[Wire, ...], Decoder] = {}
+        self._exact: Wires = dict.fromkeys(self._leaves, Wire.WRITTEN if format_.written == JSON else Wire.LINE)
+        self._decoder(self._exact)  # raises what can be refused now
+        self._words = {
+            f"field {path!r} should be {spelled(_loose(type_, path, self._leaves, self._exact))} ": (
+                f"field {path!r} should be {spelled(type_)} "
+            )
+            for field in schema.fields
+            for path, type_ in _containers(field.type, field.name)
+        }
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        found = Collected(self._schema.arrow)
+        guess = self._format.written == JSON
+        start = 0
+        while start < len(values):
+            count = _SAMPLE if guess and not self._sampled else _ROWS
+            rows = np.arange(start, min(start + count, len(values)), dtype=np.int64)
+            left = self._guessed(found, rows, values) if self._sampled else rows
+            if len(left):
+                self._read(found, left, values, self._exact, learn=guess)
+            start += count
+        return found.result()
+
+    def _guessed(self, found: Collected, rows: Indexes, values: pa.BinaryArray) -> Indexes:
+        """Decodes the records that suit a guess, and returns the others."""
+        left = [rows[:0]]
+        for wires, members in self._groups(values.slice(int(rows[0]), len(rows))):
+            mine = rows[members]
+            left.append(self._read(found, mine, values, wires) if wires is not None else mine)
+        again = np.sort(np.concatenate(left))
+        self._grouping = self._grouping and len(again) * _USELESS <= len(rows)
+        return again
+
+    def _read(
+        self, found: Collected, rows: Indexes, values: pa.BinaryArray, wires: Wires, *, learn: bool = False
+    ) -> Indexes:
+        """Decodes these records. What does not suit a guess is returned; what is not exact, rejected."""
+        whole = int(rows[-1]) - int(rows[0]) + 1 == len(rows)
+        mine = values.slice(int(rows[0]), len(rows)) if whole else values.take(pa.array(rows))
+        decoded = self._decoder(wires).decode(mine)
+        columns, reasons = self._converted(decoded.table, wires, learn=learn)
+        good = np.ones(len(decoded.kept), np.bool_)
+        good[list(reasons)] = False
+        if reasons:
+            columns = [each.filter(pa.array(good)) for each in columns]
+        found.keep(rows[decoded.kept[good]], columns)
+        refused = [*decoded.rejects, *((int(decoded.kept[at]), reason) for at, reason in reasons.items())]
+        if wires is self._exact:
+            for at, reason in refused:
+                found.reject(int(rows[at]), self._in_own_words(reason))
+        return rows[[at for at, _ in refused]]
+
+    def _in_own_words(self, reason: str) -> str:
+        """The format's decoder was asked for other types than those of the table."""
+        for asked, own in self._words.items():
+            if reason.startswith(asked):
+                return own + reason.removeprefix(asked)
+        return reason
+
+    def _groups(self, values: pa.BinaryArray) -> Iterator[tuple[Wires | None, Indexes]]:
+        """Records that are read with the same wires. None: records of too many sorts."""
+        wires = {path: self._wire(path, self._seen[path]) for path in self._leaves}
+        mixed = [path for path, wire in wires.items() if wire is Wire.WRITTEN and len(self._seen[path]) > 1]
+        if not mixed or not self._grouping:
+            yield wires, np.arange(len(values), dtype=np.int64)
+            return
+        seem = np.column_stack([self._kinds_by_look(path, values) for path in mixed])
+        sorts, sort_of = np.unique(seem, axis=0, return_inverse=True)
+        counts = np.bincount(sort_of.reshape(-1))
+        for at, sort in enumerate(sorts):
+            own = {path: self._wire(path, {_KINDS[kind]}) for path, kind in zip(mixed, sort, strict=True)}
+            few = np.count_nonzero(counts > counts[at]) >= _MOST_GROUPS
+            yield None if few else {**wires, **own}, np.flatnonzero(sort_of.reshape(-1) == at)
+
+    def _kinds_by_look(self, path: str, values: pa.BinaryArray) -> Indexes:
+        """For each record the number of a kind that was seen at this place. It may be wrong: a name may occur twice in a record."""
+        name, _, last = path.rpartition(".")
+        name = (last or name).rstrip("[]")
+        before = rf"{re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*" + r"\[\s*" * path.endswith("[]")
+        *tested, likely = [kind for kind in _LOOKS if kind in self._seen[path]]
+        found = np.full(len(values), _KINDS.index(likely), np.int64)
+        for kind in reversed(tested):
+            looks = pc.match_substring_regex(values, pattern=before + _LOOKS[kind], ignore_case=self._schema.fold_case)
+            found[mask_of(pc.fill_null(looks, False))] = _KINDS.index(kind)
+        return found
+
+    def _decoder(self, wires: Wires) -> Decoder:
+        key = tuple(wires.values())
+        if key not in self._decoders:
+            fields = tuple(self._asked(each, wires) for each in self._schema.fields)
+            asked = replace(self._schema, fields=fields)
+            self._decoders[key] = self._format.decoder(asked, max_record_bytes=self._limit)
+        return self._decoders[key]
+
+    # What the format's decoder is asked for.
+
+    def _asked(self, field: Field, wires: Wires) -> Field:
+        if self._is_own(field, wires):
+            strict = not any(path in wires for path, _ in _places(field.type, field.name))
+            return field if strict else replace(field, scale=None)
+        type_ = _loose(field.type, field.name, self._leaves, wires)
+        return Field(field.name, type_, aliases=field.aliases, inner_aliases=field.inner_aliases)
+
+    @staticmethod
+    def _is_own(field: Field, wires: Wires) -> bool:
+        """Whether the format's decoder makes the field as it is."""
+        return all(wires.get(path, Wire.OWN) is Wire.OWN for path, _ in _places(field.type, field.name))
+
+    # What becomes of its columns.
+
+    def _converted(
+        self, table: pa.Table, wires: Wires, *, learn: bool = False
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        columns, reasons = [], dict[int, str]()
+        for field, chunked in zip(self._schema.fields, table.columns, strict=True):
+            column = chunked.combine_chunks()
+            if not self._is_own(field, wires):
+                column, faults = self._place(column, field.type, field.name, field, wires, learn)
+                column, limits = fit(column, field)
+                for fault in (*faults, *limits):
+                    for row in np.flatnonzero(fault.rows):
+                        reasons.setdefault(int(row), fault.reason(field.name))
+            columns.append(column)
+        self._sampled = self._sampled or learn
+        return columns, reasons
+
+    def _place(
+        self, array: pa.Array, type_: pa.DataType, path: str, field: Field, wires: Wires, learn: bool
+    ) -> tuple[pa.Array, list[Fault]]:
+        mask = array.is_null() if array.null_count and pt.is_nested(type_) else None
+        if pt.is_struct(type_):
+            columns, faults = [], list[Fault]()
+            for at, child in enumerate(type_):
+                where = f".{child.name}"
+                limits = field.inside(child.name)
+                column, found = self._place(array.field(at), child.type, path + where, limits, wires, learn)
+                columns.append(column)
+                faults += [replace(each, where=where + each.where) for each in found]
+            return pa.StructArray.from_arrays(columns, fields=list(landed(type_)), mask=mask), faults
+        if pt.is_list(type_) or pt.is_map(type_):
+            is_map = pt.is_map(type_)
+            inner = type_.item_type if is_map else type_.value_type
+            inside = array.items if is_map else array.values
+            column, faults = self._place(inside, inner, f"{path}[]", field, wires, learn)
+            listed = pa.ListArray.from_arrays(array.offsets, inside)
+            faults = lifted([replace(each, where="[]" + each.where) for each in faults], listed)
+            if is_map:
+                return pa.MapArray.from_arrays(array.offsets, array.keys, column, type=landed(type_), mask=mask), faults
+            return pa.ListArray.from_arrays(array.offsets, column, type=landed(type_), mask=mask), faults
+        if path not in self._leaves:
+            return settle_value(array, pa.string(), field)[0] if type_ == JSON else array, []
+        _, rule = self._leaves[path]
+        found_values = _values(array, type_, rule, wires[path])
+        if learn:
+            good = np.ones(len(array), np.bool_)
+            good[list(found_values.problems)] = False
+            self._seen[path] |= set(kinds(array.filter(pa.array(good)), type_, rule))
+        return found_values.values, _faults(found_values)
+
+    def _wire(self, path: str, seen: set[Kind]) -> Wire:
+        """The first that takes these kinds of values at this place."""
+        type_, rule = self._leaves[path]
+        takes: dict[Wire, set[Kind]] = {Wire.OWN: _own_kinds(type_), Wire.STRING: {Kind.STRING, Kind.EMPTY}}
+        if pt.is_string(type_) and rule.empty_is_null:
+            del takes[Wire.OWN]
+        if pt.is_temporal(type_) or pt.is_boolean(type_) or pt.is_string(type_):
+            takes[Wire.INTEGER] = {Kind.INTEGER}
+        return next((wire for wire, taken in takes.items() if seen <= taken), Wire.WRITTEN)
+
+
+def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: Wires) -> pa.DataType:
+    """The type with every place as its wire. Nothing in it is required: limits are checked after the conversion."""
+    if pt.is_struct(type_):
+        parts = [(each.name, _loose(each.type, f"{path}.{each.name}", leaves, wires)) for each in type_]
+        return pa.struct(parts)
+    if pt.is_list(type_):
+        return pa.list_(_loose(type_.value_type, f"{path}[]", leaves, wires))
+    if pt.is_map(type_):
+        return pa.map_(type_.key_type, _loose(type_.item_type, f"{path}[]", leaves, wires))
+    asked = {Wire.STRING: pa.string(), Wire.LINE: pa.string(), Wire.INTEGER: pa.int64(), Wire.WRITTEN: JSON}
+    return asked.get(wires[path], type_) if path in leaves else type_
+
+
+def _own_kinds(type_: pa.DataType) -> set[Kind]:
+    """What a strict decoder of JSON reads as this type."""
+    if pt.is_string(type_) or is_textual(type_):
+        return {Kind.STRING}
+    if pt.is_boolean(type_):
+        return {Kind.BOOLEAN}
+    if pt.is_integer(type_):
+        return {Kind.INTEGER}
+    number = {Kind.INTEGER, Kind.FRACTION}
+    return number if pt.is_floating(type_) else {*number, Kind.STRING}
+
+
+def _values(array: pa.Array, type_: pa.DataType, rule: Rule, wire: Wire) -> Column:
+    if wire is Wire.WRITTEN:
+        return from_written(array, type_, rule)
+    if wire is Wire.STRING:
+        return from_strings(array, type_, rule)
+    if wire is Wire.INTEGER:
+        return from_integers(array, type_, rule)
+    return from_line(array, type_, rule) if wire is Wire.LINE else Column(array, {})
+
+
+def from_line(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
+    """From CSV: as `strict` does, and by the rules for strings where that fails."""
+    if rule.empty_is_null:
+        text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+    values, faults = from_text(text, Field("value", type_))
+    if not faults:
+        return Column(values, {})
+    left = np.flatnonzero(np.logical_or.reduce([each.rows for each in faults]))
+    more = from_strings(text.take(pa.array(left)), type_, rule)
+    places = np.arange(len(text))
+    places[left] = np.arange(len(text), len(text) + len(left))
+    both = pa.concat_arrays([values, more.values]).take(pa.array(places))
+    return Column(both, {int(left[at]): why for at, why in more.problems.items()})
+
+
+def _faults(column: Column) -> list[Fault]:
+    """One fault per problem."""
+    rows: dict[str, list[int]] = {}
+    for row, problem in column.problems.items():
+        rows.setdefault(problem, []).append(row)
+    faults = []
+    for problem, mine in rows.items():
+        mask = np.zeros(len(column.values), np.bool_)
+        mask[mine] = True
+        faults.append(Fault(mask, problem))
+    return faults
+
+
+def kinds(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Iterator[Kind]:
+    """The kinds of these JSON texts."""
+    text = text.drop_null()
+    first = {str(each) for each in pc.unique(pc.utf8_slice_codeunits(text, 0, 1)).to_pylist()}
+    if '"' in first:
+        empty = pc.equal(text, '""')
+        if rule.empty_is_null and pc.any(empty).as_py():
+            yield Kind.EMPTY
+        if not rule.empty_is_null or pc.any(pc.and_(pc.starts_with(text, '"'), pc.invert(empty))).as_py():
+            yield Kind.STRING
+    if first & set("tf"):
+        yield Kind.BOOLEAN
+    if first & set("{["):
+        yield Kind.CONTAINER
+    if first & set("-0123456789"):
+        zero = r"\A-?0\z" if pt.is_string(type_) else r"\z\A"
+        for kind, look in (
+            (Kind.ZERO, zero),
+            (Kind.INTEGER, r"\A-?(?:[1-9][0-9]*)\z" if pt.is_string(type_) else r"\A-?[0-9]+\z"),
+            (Kind.FRACTION, r"\A-?[0-9]+[.eE]"),
+        ):
+            if pc.any(pc.match_substring_regex(text, pattern=look)).as_py():
+                yield kind
