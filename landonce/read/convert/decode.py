@@ -32,7 +32,7 @@ from landonce.read.convert.rules import (
 from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes
 from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value
 from landonce.read.formats.text.values import from_text
-from landonce.read.schema.fields import JSON, Field, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, VALUE, Field, Schema, folded, landed, spelled
 
 _ROWS = 32_768
 _SAMPLE = 256
@@ -315,7 +315,8 @@ class FitDecoder:
             is_map = pt.is_map(type_)
             inner = type_.item_type if is_map else type_.value_type
             inside = array.items if is_map else array.values
-            column, faults = self._place(inside, inner, f"{path}[]", field, wires, learn)
+            limits = field.inside(VALUE) if is_map else field
+            column, faults = self._place(inside, inner, f"{path}[]", limits, wires, learn)
             listed = pa.ListArray.from_arrays(array.offsets, inside)
             faults = lifted([replace(each, where="[]" + each.where) for each in faults], listed)
             if is_map:
