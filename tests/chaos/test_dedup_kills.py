@@ -80,8 +80,8 @@ SHORT = [
 IN_TRANSACTION = in_push("flip.before", "flip.after", "rows.after", "landed.after")
 IN_COMMIT = [*in_push("files.after"), *in_push("attempt.before", "attempt.after", skip=1)]
 IN_CLAIM = in_push("claim.after", "push.after", "settle.before", "settle.after")
-WITH_SPARK = [Kill("joined.after"), *in_accept("accepted.before", skip=1), Kill("send.after")]
-"""In workers of both, and in the store's commit. Every place with Spark is in `make test-long`."""
+WITH_SPARK = [Kill("joined.after")]
+"""In a worker that compares keys. Every place with Spark is in `make test-long`."""
 UNNAMED = [Kill(kill.place, kill.skip, once=kill.once) for kill in ACCEPTING + PUSHING]
 """Spark's workers do not know whose they are: whoever comes to the place first is killed."""
 

@@ -80,8 +80,8 @@ CHANGED = [
 ]
 """Of all of them those where the table, or what lies beside it, is another than at the place before."""
 
-WITH_SPARK = [Kill("files.after"), Kill("attempt.after", skip=_FIRST_COMMIT)]
-"""In a worker, and in the driver with the batch sent. Every place with Spark is in `make test-long`."""
+WITH_SPARK = [Kill("attempt.after", skip=_FIRST_COMMIT)]
+"""In the driver, with the batch sent. Every place with Spark is in `make test-long`."""
 
 
 def test_every_step_and_every_place_is_killed() -> None:

@@ -143,8 +143,8 @@ def test_killed_in_every_replay(
         assert chain.killed == {kill.place for kill in REPLAY}
 
 
-WITH_SPARK = [Kill("send.after", replay=False), Kill("record.before", replay=True)]
-"""In a worker, and in the driver with all landed. Every place with Spark is in `make test-long`."""
+WITH_SPARK = [Kill("send.after", replay=False)]
+"""In a worker, with its block landed. Every place with Spark is in `make test-long`."""
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ BETWEEN = [
     Kill("idle.after", once=False),
 ]
 """Where nothing has changed since the place before."""
-WITH_SPARK = [Kill("push.after"), Kill("record.before")]
-"""In a worker after it pushed, and in the driver. Every place with Spark is in `make test-long`."""
+WITH_SPARK = [Kill("push.after")]
+"""In a worker after it pushed. Every place with Spark is in `make test-long`."""
 
 
 def test_every_step_and_every_place_is_killed() -> None:

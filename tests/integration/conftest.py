@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from near_workers import install
+from near_workers import install, restore
 from pyspark import SparkContext
 
 from landonce import jvm
@@ -47,6 +47,12 @@ def near_workers(request: pytest.FixtureRequest) -> Iterator[None]:
         if not getattr(request.module, "SPARK_WORKERS", False) and not request.config.getoption("--spark-workers"):
             install(patch)
         yield
+
+
+@pytest.fixture
+def spark_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of this test have Spark's workers, in a module whose others do without."""
+    restore(monkeypatch)
 
 
 @pytest.fixture(scope="module", autouse=True)

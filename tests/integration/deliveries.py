@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 from confluent_kafka import Message, Producer
+from jvms import LOADED
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
@@ -219,7 +220,7 @@ def running(config: Pipeline, session: SparkSession, watch: Watch) -> Iterator[D
 
 def spark_session(name: str, **conf: str) -> Iterator[SparkSession]:
     """A session on two cores, for a module."""
-    session = open_session(name, Spark(master="local[2]", conf=conf))
+    session = open_session(name, Spark(master="local[2]", conf=conf), work=LOADED)
     yield session
     with suppress(Exception):
         session.stop()

@@ -1,4 +1,4 @@
-"""A Spark session with Iceberg's runtime."""
+"""What Spark sessions of tests have in common, and one with Iceberg's runtime."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from landonce.config.model import Spark
 from landonce.engine.spark.session import open_session
 from landonce.jars import spark_jars
 
+LOADED = ",".join(
+    f"landonce.{module}"
+    for module in (
+        "dedup.comparing",
+        "engine.exchange",
+        "engine.task",
+        "query.rows",
+        "sinks.clickhouse.worker",
+        "sinks.deduplicating",
+        "sinks.iceberg.worker",
+        "sinks.sql.worker",
+        "sinks.wrapped.worker",
+    )
+)
+"""What Spark's Python workers begin with, whatever a module has them do: a worker that loads it takes seconds. Workers of users' queries do
+load it; those in tests/chaos, too."""
+
 
 def iceberg_session(conf: Mapping[str, str]) -> SparkSession:
     """A new session. The JVM is the module's own, see `own_jvm` in conftest.py."""
@@ -18,4 +35,4 @@ def iceberg_session(conf: Mapping[str, str]) -> SparkSession:
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         **conf,
     }
-    return open_session("test", Spark(master="local[2]"), extra=extra)
+    return open_session("test", Spark(master="local[2]"), extra=extra, work=LOADED)

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 from confluent_kafka import Message, Producer
+from jvms import LOADED
 from pyspark.sql import DataFrame, SparkSession
 
 import landonce
+from landonce.engine.spark import daemon
 from landonce.jars import SPARK_KAFKA
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.query.assemble import QuerySink
@@ -44,6 +46,8 @@ def open_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.python.daemon.module", daemon.__name__)
+    builder = builder.config(f"spark.executorEnv.{daemon.LOADED}", LOADED)
     for name, value in conf.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

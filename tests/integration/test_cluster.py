@@ -24,6 +24,7 @@ from said import says
 
 import landonce
 from landonce.config.model import Spark
+from landonce.engine.spark.archive import java_options
 from landonce.engine.spark.session import open_session
 from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka
@@ -39,6 +40,7 @@ HERE = Path(__file__).resolve()
 MAIN = HERE.parents[2] / "landonce" / "__main__.py"
 HOME = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"
+QUICK_START = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{java_options()}"
 SECRET = "pa55-w0rd-nobody-may-see"
 
 
@@ -107,6 +109,7 @@ class Cluster:
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
             "PYSPARK_PYTHON": sys.executable,
         }
         with (self.folder / f"{what}.log").open("ab") as log:
@@ -149,6 +152,7 @@ def spark(cluster: Cluster) -> Iterator[SparkSession]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": QUICK_START,
         "spark.executor.cores": 1,
         "spark.ui.enabled": True,
         "spark.ui.port": free_port(),

@@ -146,7 +146,10 @@ def lake(kafka: LocalKafka, tmp_path: Path, new_topic: Callable[..., str]) -> Un
     return made
 
 
-@pytest.fixture(params=["sql", "clickhouse_table", "lake"])
+IN_EACH = ["sql", "clickhouse_table", "lake"]
+
+
+@pytest.fixture(params=[*IN_EACH[:2], pytest.param("lake", marks=pytest.mark.long)])
 def unique(request: pytest.FixtureRequest) -> Unique:
     """The pipeline with each kind of target."""
     made: Unique = request.getfixturevalue(request.param)
@@ -475,6 +478,7 @@ class TestRekey:
 
 
 class TestRebuild:
+    @pytest.mark.parametrize("unique", IN_EACH, indirect=True)
     def test_a_lost_store(self, unique: Unique, command: Command) -> None:
         unique.send([*some(0, 500), *some(0, 100)])
         unique.send(some(400, 600), partition=1)

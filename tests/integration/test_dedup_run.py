@@ -21,7 +21,6 @@ from landonce.local import LocalClickHouse, LocalKafka
 from landonce.sinks.pipeline_file import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-SPARK_WORKERS = True
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,7 @@ def unique(sent: list[Sent]) -> Counter[tuple[Any, ...]]:
     return Counter({(each.fields["id"], each.fields["name"]) for each in sent})
 
 
+@pytest.mark.usefixtures("spark_workers")
 def test_copies_land_once(site: Site, spark: SparkSession, new_topic: Callable[..., str]) -> None:
     topic = new_topic(3)
     site.topics = (topic,)

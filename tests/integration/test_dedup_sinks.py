@@ -193,16 +193,16 @@ def some_events(count: int, seed: int = 1) -> list[Any]:
     ("kind", "store"),
     [
         ("clickhouse", "ledger"),
-        ("clickhouse", "file"),
-        ("clickhouse", "postgres"),
+        pytest.param("clickhouse", "file", marks=pytest.mark.long),
+        pytest.param("clickhouse", "postgres", marks=pytest.mark.long),
         ("clickhouse", "mariadb"),
-        ("iceberg", "default"),
+        pytest.param("iceberg", "default", marks=pytest.mark.long),
         ("iceberg", "postgres"),
         ("sqlite", "beside the rows"),
-        ("sqlite", "file"),
+        pytest.param("sqlite", "file", marks=pytest.mark.long),
         ("postgres", "beside the rows"),
-        ("postgres", "mariadb"),
-        ("wrapped", "ledger"),
+        pytest.param("postgres", "mariadb", marks=pytest.mark.long),
+        pytest.param("wrapped", "ledger", marks=pytest.mark.long),
         ("wrapped", "file"),
     ],
 )
@@ -229,7 +229,7 @@ def test_every_event_lands_once(make: Callable[..., Target], kind: str, store: s
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("kind", ["clickhouse", "iceberg", "sqlite"])
+@pytest.mark.parametrize("kind", ["clickhouse", "iceberg", pytest.param("sqlite", marks=pytest.mark.long)])
 def test_expressions_make_rows_of_unique_events(make: Callable[..., Target], kind: str) -> None:
     """Keys are taken from records, before expressions."""
     target = make(kind)

@@ -65,8 +65,8 @@ def landonce(installed: Path, folder: Path, *words: str) -> str:
 
 
 @pytest.fixture
-def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """`landonce`, once it has run with Spark: forked, with plain workers; in `make test-long` as a user starts it, with Spark."""
+def plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """`landonce`, forked, with plain workers; in `make test-long` as a user starts it, with Spark."""
 
     def forked(installed: Path, folder: Path, *words: str) -> str:
         site, log = str(installed / "site"), folder / ".printed"
@@ -114,7 +114,7 @@ def test_a_package_needs_no_name_of_landonce_but_those_for_authors(package: str)
 
 @pytest.mark.slow
 def test_a_pipeline_file_names_the_sink(
-    installed: Path, again: Callable[..., str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+    installed: Path, plain: Callable[..., str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=2)
     landed = tmp_path / "landed"
@@ -127,9 +127,9 @@ sink: {{wrapped: {{sink: jsonl, options: {{path: "{landed}"}}}}}}
 spark: {{master: "local[2]"}}
 """
     )
-    for numbers, command in ((range(100), landonce), (range(100, 150), again)):
+    for numbers in (range(100), range(100, 150)):
         produce(kafka, topic, numbers)
-        command(installed, tmp_path, "run", "pipeline.yaml", "--once")
+        plain(installed, tmp_path, "run", "pipeline.yaml", "--once")
     found = [json.loads(line) for file in landed.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert sorted(each["id"] for each in found) == list(range(150))
     assert sorted(each["_offset"] for each in found if each["_partition"] == 0) == list(range(75))
@@ -159,12 +159,12 @@ def test_a_pipeline_file_names_a_sink_of_another_kind(
     sink: str,
     held: Callable[[Path], list[tuple[int, int, int]]],
     packages: Callable[[str], Path],
-    again: Callable[..., str],
+    plain: Callable[..., str],
     kafka: LocalKafka,
     new_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    """First with Spark. The pipeline file does not say where the package is, nor of what kind its sink is."""
+    """DuckDB first with Spark. The pipeline file does not say where the package is, nor of what kind its sink is."""
     installed, topic = packages(package), new_topic(partitions=2)
     (tmp_path / "pipeline.yaml").write_text(
         f"""
@@ -174,12 +174,13 @@ sink: {{{sink}}}
 spark: {{master: "local[2]"}}
 """
     )
-    for numbers, command in ((range(100), landonce), (range(100, 150), again)):
+    first = landonce if package == "landonce-duckdb" else plain
+    for numbers, command in ((range(100), first), (range(100, 150), plain)):
         produce(kafka, topic, numbers)
         command(installed, tmp_path, "run", "pipeline.yaml", "--once")
     assert sorted(held(tmp_path)) == sorted((number, number % 2, number // 2) for number in range(150))
-    again(installed, tmp_path, "check", "pipeline.yaml")
-    assert "example" in again(installed, tmp_path, "state", "show", "pipeline.yaml")
+    plain(installed, tmp_path, "check", "pipeline.yaml")
+    assert "example" in plain(installed, tmp_path, "state", "show", "pipeline.yaml")
 
 
 @pytest.mark.slow

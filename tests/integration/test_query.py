@@ -74,7 +74,7 @@ def some_skipped(number: int) -> str:
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
     site = open_site(kind, topics=2)
     for topic in site.topics:
-        site.produce(40, topic=topic, word=some_skipped)
+        site.produce(20, topic=topic, word=some_skipped)
     site.run(per_trigger=24)
     site.exact()
     site.forget_last_commit()
@@ -120,7 +120,7 @@ def test_a_plain_query_duplicates_in_the_same_scene(open_site: Open, tmp_path: P
 def test_a_pending_plan_is_settled_whichever_cut_comes_next(open_site: Open, kind: str, died: str) -> None:
     """Contained, then crossing and next; later overlapping."""
     site = open_site(kind)
-    site.produce(60, word=some_skipped)
+    site.produce(20, word=some_skipped)
     site.run(per_trigger=20)
 
     def die() -> None:

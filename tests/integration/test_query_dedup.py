@@ -47,7 +47,7 @@ def unique(site: Site) -> None:
     assert {*found} <= {(*each.at, *each.values) for each in site.produced}
 
 
-@pytest.mark.parametrize("kind", ["clickhouse", "sqlite"])
+@pytest.mark.parametrize("kind", ["clickhouse", pytest.param("sqlite", marks=pytest.mark.long)])
 def test_copies_land_once_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
     site = open_site(kind, block_rows=8)
     site.produce(30)
@@ -73,7 +73,7 @@ def test_a_run_may_end_before_a_step_of_either_half(open_site: Open) -> None:
         site.unspoiled(step)
         site.lose_checkpoint()
         site.produce(4)
-        site.run(site.once(**options(site)), per_trigger=6)
+        site.run(site.once(**options(site)), per_trigger=18)
         unique(site)
 
 

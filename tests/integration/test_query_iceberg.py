@@ -92,7 +92,7 @@ def site(spark: SparkSession, kafka: LocalKafka, tmp_path: Path, lake: Lake, new
 
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site, lake: Lake) -> None:
     for topic in site.topics:
-        site.produce(40, topic=topic, word=some_skipped)
+        site.produce(20, topic=topic, word=some_skipped)
     site.run(per_trigger=24)
     site.exact()
     site.forget_last_commit()
@@ -108,7 +108,7 @@ def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site,
     site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
     site.exact()
     site.lose_checkpoint()
-    back = json.dumps({topic: {"0": 3, "1": 12} for topic in site.topics})
+    back = json.dumps({topic: {"0": 3, "1": 8} for topic in site.topics})
     site.produce(10)
     site.run(start=back, per_trigger=40)
     site.exact()

@@ -76,6 +76,15 @@ def site(
     return Site(*here, package.Delta(table=str(path), create=True), lambda: in_delta(path), block_rows=8)
 
 
+@pytest.mark.parametrize(
+    "site",
+    [
+        "snapshot",
+        pytest.param("transactional", marks=pytest.mark.long),
+        pytest.param("deduplicating", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site) -> None:
     site.produce(40, word=some_skipped)
     site.run(per_trigger=24)
@@ -102,5 +111,5 @@ def test_a_run_may_end_before_a_step_and_come_back_in_another_cut(site: Site) ->
         site.unspoiled(step)
         site.lose_checkpoint()
         site.produce(4)
-        site.run(per_trigger=6)
+        site.run(per_trigger=9)
         site.exact()

@@ -40,7 +40,6 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-SPARK_WORKERS = True
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,7 @@ def site(kafka: LocalKafka, clickhouse: LocalClickHouse, new_table: Callable[[],
     return Site(kafka, clickhouse, tmp_path, new_table())
 
 
+@pytest.mark.usefixtures("spark_workers")
 def test_large_partitions_are_cut_and_small_ones_packed(
     site: Site, spark: SparkSession, new_topic: Callable[..., str]
 ) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import near_workers
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -141,9 +140,9 @@ def test_a_missing_topic(site: Site, spark: SparkSession) -> None:
         run(site.config(), spark)
 
 
+@pytest.mark.usefixtures("spark_workers")
 def test_a_missing_topic_is_named_before_spark_starts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.topics = ["never-made"]
-    near_workers.restore(monkeypatch)
     monkeypatch.setattr(pipeline, "open_session", lambda *_, **__: pytest.fail("Spark was started"))
     with pytest.raises(TopicMissing, match="'never-made'"):
         pipeline.run_pipeline(site.config(), once=True)

@@ -33,9 +33,6 @@ from landonce.sinks.pipeline_file import parse
 from landonce.sinks.wrapped.sink import find_sink
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixtures("spark")]
-SPARK_WORKERS = True
-"""What a program holds must reach a worker of its own."""
-
 SCHEMA = "id BIGINT NOT NULL, word STRING, amount DOUBLE"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "wrap"
 TARGET = Path(__file__).parents[1] / "chaos" / "wrapped_target.py"
@@ -129,8 +126,9 @@ def due(*counts: int) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
 
 
+@pytest.mark.usefixtures("spark_workers")
 def test_a_function_of_a_program_gets_every_record_once(site: Site) -> None:
-    """Selected, filtered, in order, in blocks of one partition each; what cannot land is a dead letter."""
+    """What the program holds reaches a worker of its own. Selected, filtered, in order, in blocks of one partition each; what cannot land is a dead letter."""
     folder = str(site.folder)
 
     def push(block: landonce.PushedBlock) -> None:
@@ -254,6 +252,7 @@ def test_a_plan_in_doubt_is_not_forgotten(
     assert [note["action"] for note in notes] == ["settle"]
 
 
+@pytest.mark.usefixtures("spark_workers")
 def test_a_response_is_not_taken_for_a_yes(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
