@@ -56,7 +56,15 @@ def refused(play: Unique, error: type[LandonceError], what: str = "") -> None:
     assert (sorted(play.rows(), key=repr), sorted(play.letters(), key=repr)) == before
 
 
-@pytest.mark.parametrize("target", ["clickhouse", "iceberg", "sql", "wrapped"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "clickhouse",
+        "iceberg",
+        pytest.param("sql", marks=pytest.mark.long),
+        pytest.param("wrapped", marks=pytest.mark.long),
+    ],
+)
 def test_a_store_that_was_restored_or_deleted_is_noticed(
     tmp_path: Path, request: pytest.FixtureRequest, target: str
 ) -> None:

@@ -55,7 +55,10 @@ def test_two_that_start_at_the_same_moment(pipeline: Wrapped, tmp_path: Path) ->
     pipeline.exact()
 
 
-@pytest.mark.parametrize(("sink", "copies"), [("wrapped_target:probing", 1), ("wrapped_target:wrongly_declared", 2)])
+@pytest.mark.parametrize(
+    ("sink", "copies"),
+    [("wrapped_target:probing", 1), pytest.param("wrapped_target:wrongly_declared", 2, marks=pytest.mark.long)],
+)
 def test_spark_runs_a_task_again(
     sink: str, copies: int, tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

@@ -118,7 +118,7 @@ class Crash(Exception):
         pytest.param(None, Step.COMMIT, id="plain-commit"),
         pytest.param(None, Step.RECORD, id="plain-record"),
         pytest.param("id >= 0", Step.COMMIT, id="with a transform-commit", marks=pytest.mark.long),
-        pytest.param("id >= 0", Step.RECORD, id="with a transform-record"),
+        pytest.param("id >= 0", Step.RECORD, id="with a transform-record", marks=pytest.mark.long),
     ],
 )
 def test_a_replay_overwrites_and_never_repeats(site: Site, spark: SparkSession, where: str | None, place: Step) -> None:
@@ -153,8 +153,15 @@ OTHERS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("sink", ["clickhouse", *OTHERS])
-@pytest.mark.parametrize("published", [True, False], ids=["published", "staged"])
+@pytest.mark.parametrize(
+    ("sink", "published"),
+    [
+        pytest.param(sink, published, id=f"{'published' if published else 'staged'}-{sink}", marks=marks)
+        for sink in ("clickhouse", *OTHERS)
+        for published in (True, False)
+        for marks in [() if published or sink == "clickhouse" else pytest.mark.long]
+    ],
+)
 def test_a_plan_keeps_its_folder_though_the_file_names_another(
     site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, sink: str, published: bool
 ) -> None:

@@ -59,7 +59,7 @@ def test_files_land_and_a_rollback_is_followed(lake: SmallLake, name: str) -> No
     assert lake.offsets(name) == once(10)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_changes_are_merged_by_spark(lake: SmallLake, name: str, version: int) -> None:
     changes = {"identity": "id", "changes": {"mode": "operation", "field": "kind", "insert": ["c"], "delete": ["x"]}}
     lake.write_file({"table": name, "create": True, "properties": {"format-version": version}, **changes})
@@ -72,7 +72,7 @@ def test_changes_are_merged_by_spark(lake: SmallLake, name: str, version: int) -
     assert Counter((row["id"], row["kind"]) for row in lake.rows(name)) == Counter([(1, "c"), (3, "u")])
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_branch_is_made_on_a_table_that_has_no_snapshot(lake: SmallLake, name: str, version: int) -> None:
     lake.write_file({"table": name, "create": True, "branch": "audit", "properties": {"format-version": version}})
     lake.produce([{"id": 1}])

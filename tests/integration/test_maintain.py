@@ -298,7 +298,7 @@ def test_a_pipeline_that_writes_to_a_branch(lake: SmallLake, maintain: Maintain)
     assert state_of(lake, without_copy=True) == state
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_rows_that_change(lake: SmallLake, maintain: Maintain, session: SparkSession, version: int) -> None:
     """Deletes are folded in, and staging branches of the dead go; one in flight stays."""
     sink = {"table": "db.t", "create": True, "identity": "id", "changes": {"mode": "upsert"}}

@@ -207,7 +207,7 @@ def test_a_table_that_does_not_fit_any_more_says_so_and_what_to_do(pg: SqlSite, 
     assert "`source.kafka.schema` in {file}" in at_start.value.command or "default" in at_start.value.command
 
 
-@pytest.fixture(params=["pg", "lite", "maria"])
+@pytest.fixture(params=["pg", "lite", pytest.param("maria", marks=pytest.mark.long)])
 def each(request: pytest.FixtureRequest) -> SqlSite:
     site: SqlSite = request.getfixturevalue(request.param)
     return site

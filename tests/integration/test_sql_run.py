@@ -50,7 +50,10 @@ def spark() -> Iterator[SparkSession]:
     yield from spark_session("test-sql-run")
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+BOTH = pytest.mark.parametrize("site", ["postgresql", "sqlite"], indirect=True)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def site(request: pytest.FixtureRequest, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
     if request.param == "sqlite":
         return SqlSite(kafka, tmp_path, new_topic(2), "sqlite:///t.db", asking_sqlite(tmp_path / "t.db"))
@@ -68,6 +71,7 @@ def record(**fields: Any) -> tuple[None, bytes]:
     return None, json.dumps(fields).encode()
 
 
+@BOTH
 def test_rows_of_every_kind_land_once(
     site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +124,7 @@ def test_an_audit_names_what_is_missing_and_what_is_there_twice(
     assert says(said.out, "1 duplicated")
 
 
+@BOTH
 def test_rows_follow_the_last_change_of_their_keys(
     site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +164,7 @@ def test_an_operation_field_says_what_happens(site: SqlSite) -> None:
     assert sorted(site.ask("SELECT a, b, n FROM events")) == [(1, "y", 3), (3, "q", 5)]
 
 
+@BOTH
 def test_a_lost_change_is_noticed_before_it_is_committed(site: SqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site.write_file(schema="id BIGINT NOT NULL, n INT", create=True, mode="upsert", key=["id"])
     site.send(record(id=1, n=1), record(id=2, n=1), record(id=2, n=2), (b'{"id": 1}', None))
@@ -333,6 +339,7 @@ def test_an_unlogged_table_is_refused(pg: SqlSite) -> None:
         pg.run()
 
 
+@BOTH
 def test_a_lost_ledger_is_found_before_it_does_harm(site: SqlSite) -> None:
     site.write_file(schema="id BIGINT", create=True)
     site.send(*(record(id=n) for n in range(10)))

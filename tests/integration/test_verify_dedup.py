@@ -205,7 +205,7 @@ def events(count: int = 300, seed: int = 1) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("where", ["clickhouse", "sqlite", "iceberg"])
+@pytest.mark.parametrize("where", ["clickhouse", "iceberg", pytest.param("sqlite", marks=pytest.mark.long)])
 def test_copies_are_not_missing_and_planted_faults_are_found(where, request, verify) -> None:
     site: Site = request.getfixturevalue(f"{where}_site")
     site.write_file()
