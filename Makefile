@@ -32,7 +32,7 @@ quick-all: lint
 	@$(MAKE) --no-print-directory -j2 types quick-tests
 
 quick-tests: setup
-	$(PYTEST) -q -r fE -m "not long" --no-servers --durations=10 tests/model tests/unit tests/contract
+	$(PYTEST) -q -r fE -m "not long" --no-servers --worlds 2000 --durations=10 tests/model tests/unit tests/contract
 
 test-setup: setup
 	@scripts/test-setup

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -186,11 +187,25 @@ def rest_catalog(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres_made(servers: None) -> Iterator[Path]:
+    """What every PostgreSQL begins with: making it takes longer than starting one."""
+    with open_folder() as folder:
+        with LocalPostgres(folder / "postgres", fsync=False):
+            pass
+        yield folder / "postgres"
+
+
 @pytest.fixture(scope="module")
-def postgres(servers: None) -> Iterator[LocalPostgres]:
+def postgres(postgres_made: Path) -> Iterator[LocalPostgres]:
     """A module's own."""
-    with open_folder() as folder, running(LocalPostgres(folder / "postgres", fsync=False)) as server:
-        yield server
+    with open_folder() as folder:
+        (folder / "postgres").mkdir()
+        subprocess.run(
+            ["cp", "-a", postgres_made / "data", postgres_made / "password", folder / "postgres"], check=True
+        )
+        with running(LocalPostgres(folder / "postgres", fsync=False)) as server:
+            yield server
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import landonce
+from landonce.engine.spark import daemon
 from landonce.jars import SPARK_KAFKA
 from landonce.sinks.wrapped.sink import find_sink
 
@@ -36,6 +37,8 @@ def main(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).config("spark.jars.packages", SPARK_KAFKA)
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.python.daemon.module", daemon.__name__)
+    builder = builder.config(f"spark.executorEnv.{daemon.LOADED}", "landonce.query.rows,landonce.sinks.deduplicating")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     sink: Any = None

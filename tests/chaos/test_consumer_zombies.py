@@ -320,7 +320,9 @@ def read_committed(kafka: LocalKafka, topic: str) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("sleeps", [False, True], ids=["killed", "asleep"])
+@pytest.mark.parametrize(
+    "sleeps", [pytest.param(False, id="killed", marks=pytest.mark.long), pytest.param(True, id="asleep")]
+)
 def test_from_topic_to_topic(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, sleeps: bool) -> None:
     """Killed, or asleep, with results sent and the offset saved: Kafka lets nothing of it be seen, and nothing twice."""
     results = new_topic()
@@ -362,7 +364,7 @@ def test_a_second_static_member_of_the_same_name(
         assert scene.duplicates() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_consumers_that_are_killed_at_random(
     kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres, tmp_path: Path
 ) -> None:

@@ -178,8 +178,10 @@ def test_pushing_is_killed_at_every_step(
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
 ) -> None:
-    """Copies differ from each other in a field that is not in the key: one of them lands, and it is a record of the topic."""
-    with in_clickhouse(tmp_path, (kafka, clickhouse), new_topic(partitions=2), new_table(), differ=True) as play:
+    """Copies differ from each other in a field that is not in the key: one of them lands, and it is a record of the topic. Every start waits
+    for the deadline of the one before, so it is short: an insert that comes late on a busy machine is sent again."""
+    servers, names = (kafka, clickhouse), (new_topic(partitions=2), new_table())
+    with in_clickhouse(tmp_path, servers, *names, differ=True, deadline="1s") as play:
         play.suffer(PUSHING)
         play.settled()
 

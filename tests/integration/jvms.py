@@ -25,7 +25,7 @@ LOADED = ",".join(
     )
 )
 """What Spark's Python workers begin with, whatever a module has them do: a worker that loads it takes seconds. Workers of users' queries do
-load it; those in tests/chaos, too."""
+load it; those of the page on queries, too."""
 
 
 def iceberg_session(conf: Mapping[str, str]) -> SparkSession:

@@ -457,7 +457,10 @@ def test_what_was_staged_on_an_older_head_cannot_be_published(lake: Lake, versio
 # -------------------------------------------------------------------------------------------- a snapshot always
 
 
-@pytest.mark.parametrize(("version", "mode"), [(2, MERGE_ON_READ), (3, "'write.merge.mode'='copy-on-write'")])
+@pytest.mark.parametrize(
+    ("version", "mode"),
+    [(2, MERGE_ON_READ), pytest.param(3, "'write.merge.mode'='copy-on-write'", marks=pytest.mark.long)],
+)
 def test_a_batch_that_changes_nothing_has_its_snapshot(lake: Lake, version: int, mode: str) -> None:
     name = lake.table(PLAIN, version, properties=mode)
     lake.land(name, [lake.file(lake.numbered(changes(("I", 1, "a"))))], BY_ID)
@@ -531,7 +534,7 @@ def test_threads_do_not_mix_up_their_batches(lake: Lake) -> None:
     assert dict(lake.spark.conf.getAll) == before
 
 
-@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize("version", [pytest.param("2", marks=pytest.mark.long), "3"])
 def test_a_catalog_that_only_the_file_names(lake: Lake, rest_catalog: LocalRestCatalog, version: str) -> None:
     """One behind a server; the session was opened without knowing it."""
     spec = CatalogSpec("far", rest_catalog.properties)

@@ -116,7 +116,7 @@ def test_a_sql_catalog_knows_the_tables_of_the_rest_catalog(
     assert held(CatalogSpec(rest_catalog.catalog_name, properties).open().load_table(f"db.{name}")) == [(1, "one")]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres", "rest"])
+@pytest.mark.parametrize("kind", ["sqlite", "rest", pytest.param("postgres", marks=pytest.mark.long)])
 def test_pyiceberg_and_spark_write_and_read_the_same_table(
     kind: str, specs: dict[str, CatalogSpec], spark: SparkSession, new_table: Callable[[], str]
 ) -> None:
