@@ -1,4 +1,4 @@
-"""Records of other formats than JSON, and the columns that a record itself fills, through whole pipelines into real targets."""
+"""Records of other formats than JSON, the columns that a record itself fills, and `convert`, through whole pipelines into real targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from confluent_kafka import Producer
 from deliveries import ask, letters
 
 import landonce
+from landonce.check import check_pipeline
 from landonce.config.model import Transform
+from landonce.errors import ConfigError
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline, parse
@@ -36,11 +38,19 @@ def produce(
     producer.flush()
 
 
-def pipeline(kafka: LocalKafka, folder: Path, topic: str, sink: dict[str, Any], **source: Any) -> Pipeline:
+def pipeline(
+    kafka: LocalKafka,
+    folder: Path,
+    topic: str,
+    sink: dict[str, Any],
+    dedup: dict[str, Any] | None = None,
+    **source: Any,
+) -> Pipeline:
     document = {
         "pipeline": "formats",
         "source": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topics": [topic], **source}},
         "sink": sink,
+        "dedup": dedup,
         "dead_letters": {"path": "dead"},
         "spark": {"master": "local[2]"},
     }
@@ -166,3 +176,85 @@ def test_the_page_is_true(kafka: LocalKafka, new_topic: Callable[..., str], tmp_
     assert landed(config) == (1, 1)
     with closing(sqlite3.connect(tmp_path / "readings.db")) as connection:
         assert connection.execute("SELECT sensor, value, _key FROM readings").fetchall() == [("kitchen", 21.5, b"k")]
+
+
+ORDERS = "id BIGINT NOT NULL, at TIMESTAMP, price DOUBLE, note STRING, items ARRAY<STRUCT<n: INT>>"
+LOOSE = (
+    b'{"id":"1","at":1700000000250,"price":"2.5","note":7,"items":[{"n":"1"},{"n":2.0}]}',
+    b'{"id":2,"at":"2026-11-18T10:00:00+02:00","price":3,"note":{"a": [1]},"items":[]}',
+    b'{"id":3.5}',
+    b'{"id":"4","items":[{"n":"x"}]}',
+)
+CONVERTED = [
+    (1, "2023-11-14 22:13:20.250000", 2.5, "7"),
+    (2, "2026-11-18 08:00:00.000000", 3.0, '{"a": [1]}'),
+]
+INEXACT = [
+    (2, "field 'id' has a fraction, which BIGINT cannot hold"),
+    (3, "field 'items[].n' is not a valid INT"),
+]
+
+
+@pytest.mark.parametrize("section", ["clickhouse", "sql"])
+def test_values_in_another_form_land_exactly(
+    section: str, clickhouse: LocalClickHouse, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=1)
+    produce(kafka, topic, *((None, each, []) for each in LOOSE))
+    table = f"orders_{topic}".replace("-", "_")
+    sinks: dict[str, Any] = {
+        "clickhouse": {"url": clickhouse.url, "table": table, "create": True},
+        "sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": table, "create": True},
+    }
+    config = pipeline(kafka, tmp_path, topic, {section: sinks[section]}, schema=ORDERS, convert="fit")
+    assert landed(config) == (2, 2)
+    if section == "clickhouse":
+        query = f"SELECT id, toString(at), price, note FROM {table} ORDER BY id"
+        assert [(int(one), *rest) for one, *rest in rows_of(clickhouse, query)] == CONVERTED
+    else:
+        with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+            rows = connection.execute(f"SELECT id, at, price, note FROM {table} ORDER BY id").fetchall()
+        assert rows == CONVERTED
+    assert sorted((each["offset"], each["reason"]) for each in letters(tmp_path / "dead")) == INEXACT
+
+
+def test_strict_makes_dead_letters_of_them(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    topic = new_topic(partitions=1)
+    produce(kafka, topic, *((None, each, []) for each in LOOSE))
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True}}
+    assert landed(pipeline(kafka, tmp_path, topic, sink, schema=ORDERS)) == (0, 4)
+
+
+def test_an_event_is_known_by_its_converted_key(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=1)
+    produce(kafka, topic, *((None, each, []) for each in (b'{"id":1}', b'{"id":"1"}', b'{"id":1.0}', b'{"id":"2"}')))
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True}}
+    config = pipeline(kafka, tmp_path, topic, sink, {"key": ["id"]}, schema="id BIGINT", convert="fit")
+    assert landed(config) == (2, 0)
+
+
+def test_a_conversion_of_a_field_that_is_not_there_stops_check_and_run(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=1)
+    produce(kafka, topic, (None, b'{"id":"1"}', []))
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True}}
+    assert landed(pipeline(kafka, tmp_path, topic, sink, schema="id STRING")) == (1, 0)
+    produce(kafka, topic, (None, b'{"id":"2"}', []))
+    config = pipeline(kafka, tmp_path, topic, sink, schema="id STRING", convert={"fields": {"idd": "fit"}})
+    with pytest.raises(ConfigError, match="source.kafka.convert: there is no field 'idd'"):
+        landonce.run_pipeline(config, once=True)
+    found = check_pipeline(open_parts(config))
+    assert found.refused
+    assert "source.kafka.convert: there is no field 'idd'" in str(found.sections)
+
+
+def test_the_page_on_conversions_is_true(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "conversions.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    topic = new_topic(partitions=1)
+    text = text.replace("localhost:9092", kafka.bootstrap_servers).replace("[orders]", f"[{topic}]")
+    produce(kafka, topic, *((None, each, []) for each in LOOSE[:3]))
+    assert landed(parse(text.replace("sqlite:///", f"sqlite:///{tmp_path}/"), tmp_path / "orders.yaml")) == (2, 1)
