@@ -14,11 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from corpus import avro_bodies, csv_lines, framed_values, json_values, plain_values
+from corpus import avro_bodies, csv_lines, framed_values, json_values, plain_values, protobuf_messages
 from landonce.config.formats import RecordFormat
 from landonce.read.decoding import Decoding, decoder_of, format_of
 from landonce.read.formats import Format
 from landonce.read.formats.avro.decode import Avro
+from landonce.read.formats.protobuf.format import Protobuf
+from landonce.read.formats.protobuf.source import ProtobufSource
 from landonce.read.schema.ddl import parse_schema
 
 FOLDER = Path(__file__).parent / "outcomes"
@@ -95,4 +97,10 @@ ALL = (
     _corpus("framed", framed_values),
     _corpus("string", plain_values),
     Corpus("avro", avro_bodies.SCHEMA, Avro((avro_bodies.TEXT,)), avro_bodies.CASES),
+    Corpus(
+        "protobuf",
+        protobuf_messages.SCHEMA,
+        Protobuf(ProtobufSource(protobuf_messages.DESCRIPTORS, "Order")),
+        protobuf_messages.CASES,
+    ),
 )

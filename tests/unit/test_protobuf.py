@@ -360,26 +360,25 @@ def test_limits_of_the_target() -> None:
 
 GOOD = {"id": 5, "note": "text", "items": [{"sku": "abc", "tags": ["x"]}], "weights": [1.0, 2.0], "d": 0.5}
 BAD: dict[str, tuple[bytes, str]] = {
-    "cut in a string": (b"\x12\x05ab", "it ends inside field 'note', 3 bytes too early"),
-    "cut in a number": (b"\x08\xff", "it ends inside field 'id', at byte 2"),
-    "cut in a tag": (b"\x08\x01\xff", "it ends inside a field's number, at byte 3"),
-    "cut in a length": (b"\x12\x80", "it ends inside the length of field 'note', at byte 2"),
-    "cut in a double": (b"\xf9\x01\x00\x00", "it ends inside field 'd', 6 bytes too early"),
-    "cut in a nested message": (b"\x2a\x03\x0a\x05a", "it ends inside field 'items[].sku', 4 bytes too early"),
-    "a number of eleven bytes": (
-        b"\x08" + b"\xff" * 10 + b"\x01",
-        "field 'id' is a number of more than 10 bytes, at byte 11",
-    ),
-    "field zero": (b"\x00\x01", "there is no valid field at byte 0"),
-    "wire type 7": (b"\x0f", "there is no valid field at byte 0"),
-    "a group that does not end": (b"\xdb\x06", "it ends inside group 107, at byte 2"),
-    "a group that did not begin": (b"\x0c", "a group ends at byte 0 that did not begin"),
-    "a group that ends as another": (b"\xdb\x06\xe4\x06", "a group ends at byte 2 that did not begin"),
+    "cut in a string": (b"\x12\x05ab", "it ends inside field 'note'"),
+    "cut in a number": (b"\x08\xff", "it ends inside field 'id'"),
+    "cut in a tag": (b"\x08\x01\xff", "it ends inside the number of a field"),
+    "cut in a length": (b"\x12\x80", "it ends inside the length of field 'note'"),
+    "cut in a double": (b"\xf9\x01\x00\x00", "it ends inside field 'd'"),
+    "cut in an unknown field": (b"\xda\x06\x05", "it ends inside an unknown field"),
+    "cut in a nested message": (b"\x2a\x03\x0a\x05a", "it ends inside field 'items[].sku'"),
+    "a number of eleven bytes": (b"\x08" + b"\xff" * 10 + b"\x01", "field 'id' has more than 10 bytes"),
+    "field zero": (b"\x00\x01", "it holds a field without a valid number and type"),
+    "wire type 7": (b"\x0f", "it holds a field without a valid number and type"),
+    "a tag of six bytes": (b"\x88\x80\x80\x80\x80\x00\x01", "it holds a field without a valid number and type"),
+    "a group that does not end": (b"\xdb\x06", "it ends inside a group"),
+    "a group that did not begin": (b"\x0c", "a group ends that did not begin"),
+    "a group that ends as another": (b"\xdb\x06\xe4\x06", "a group ends that did not begin"),
     "an odd number of packed bytes": (b"\x92\x01\x03abc", "field 'weights[]' does not hold whole numbers"),
-    "a huge length": (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "it ends inside field 'note', "),
-    "a length that wraps around": (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "it ends inside field 'note', "),
+    "a huge length": (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "it ends inside field 'note'"),
+    "a length that wraps around": (b"\x12" + b"\xff" * 9 + b"\x01", "it ends inside field 'note'"),
     "deep groups": (b"\xdb\x06" * 100_000, "messages are nested deeper than 100 levels"),
-    "JSON": (b'{"id": 5}', ""),
+    "JSON": (b'{"id": 5}', "it ends inside an unknown field"),
 }
 DDL = "id BIGINT, note STRING, items ARRAY<STRUCT<sku: STRING, tags: ARRAY<STRING>>>, weights ARRAY<DOUBLE>, d DOUBLE"
 
@@ -387,8 +386,7 @@ DDL = "id BIGINT, note STRING, items ARRAY<STRUCT<sku: STRING, tags: ARRAY<STRIN
 @pytest.mark.parametrize("name", BAD)
 def test_a_malformed_record_is_rejected_with_the_place_and_changes_no_other(name: str) -> None:
     value, why = BAD[name]
-    found = reason(value, DDL)
-    assert found.startswith(f"not a valid shop.Order: {why}")
+    assert reason(value, DDL) == f"not a valid shop.Order: {why}"
 
 
 def test_a_million_groups_do_not_end_the_process() -> None:
@@ -419,7 +417,7 @@ def test_unknown_fields_are_skipped() -> None:
 
 def test_many_bad_records_among_good_ones() -> None:
     shuffled = random.Random(5)
-    bad = [value for value, _ in BAD.values()][:15]
+    bad = [value for value, _ in BAD.values()][:17]
     values = [order(id=at).SerializeToString() if at % 7 else shuffled.choice(bad) for at in range(3000)]
     decoded = decode(values, DDL)
     assert decoded.table.column("id").to_pylist() == [at for at in range(3000) if at % 7]
@@ -764,7 +762,7 @@ def test_what_the_registry_or_the_framing_does_not_know_is_rejected() -> None:
         framed(3, b""): "schema 3 of the registry cannot be compiled",
         framed(1, b"", 5): "schema 1 has no message [5]",
         framed(1, b"", 1): "e.B does not fit: field 'id' is string, which cannot become BIGINT",
-        framed(1, b"\xff"): "not a valid e.A: it ends inside a field's number, at byte 1",
+        framed(1, b"\xff"): "not a valid e.A: it ends inside the number of a field",
     }
     values = [each for value in bad for each in (good, value)]
     decoded = decode(values, "id BIGINT", of=of)
