@@ -244,7 +244,7 @@ def test_a_conversion_of_a_field_that_is_not_there_stops_check_and_run(
     assert landed(pipeline(kafka, tmp_path, topic, sink, schema="id STRING")) == (1, 0)
     produce(kafka, topic, (None, b'{"id":"2"}', []))
     config = pipeline(kafka, tmp_path, topic, sink, schema="id STRING", convert={"fields": {"idd": "fit"}})
-    with pytest.raises(ConfigError, match="source.kafka.convert: there is no field 'idd'"):
+    with pytest.raises(ConfigError, match="there is no field 'idd'"):
         landonce.run_pipeline(config, once=True)
     found = check_pipeline(open_parts(config))
     assert found.refused

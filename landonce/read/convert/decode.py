@@ -111,7 +111,15 @@ class Fitted(Format):
     conversions: Conversions
 
     def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
-        return FitDecoder(self.inner, schema, self.conversions, max_record_bytes)
+        leaves = {
+            path: (type_, rule)
+            for field in schema.fields
+            for path, type_ in _places(field.type, field.name)
+            if is_convertible(type_) and (rule := self.conversions.of(path, schema.fold_case)) is not None
+        }
+        if not leaves:
+            return self.inner.decoder(schema, max_record_bytes=max_record_bytes)
+        return FitDecoder(self.inner, schema, leaves, max_record_bytes)
 
     def decisive(self) -> tuple[object, ...]:
         return *self.inner.decisive(), *self.conversions.decisive()
@@ -140,6 +148,8 @@ class Kind(Enum):
 
 
 Wires = Mapping[str, Wire]
+Leaves = Mapping[str, tuple[pa.DataType, Rule]]
+"""The places that are converted, by path."""
 _KINDS = list(Kind)
 _LOOKS = {
     Kind.EMPTY: '""',
@@ -156,18 +166,13 @@ _LOOKS = {
 class FitDecoder:
     """Decodes records to one schema; keep one per worker, since it learns how a topic writes its values."""
 
-    def __init__(self, format_: Format, schema: Schema, conversions: Conversions, max_record_bytes: int) -> None:
+    def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
         if format_.written is None:
             raise ValueError(
                 "`convert` is for JSON, CSV and TSV: records of other formats have the types of their schema"
             )
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
-        self._leaves = {
-            path: (type_, rule)
-            for field in schema.fields
-            for path, type_ in _places(field.type, field.name)
-            if is_convertible(type_) and (rule := conversions.of(path, schema.fold_case)) is not None
-        }
+        self._leaves = leaves
         self._seen: dict[str, set[Kind]] = {path: set() for path in self._leaves}
         self._sampled = False
         self._grouping = True
@@ -197,12 +202,13 @@ class FitDecoder:
 
     def _guessed(self, found: Collected, rows: Indexes, values: pa.BinaryArray) -> Indexes:
         """Decodes the records that suit a guess, and returns the others."""
-        left = [rows[:0]]
+        left = []
         for wires, members in self._groups(values.slice(int(rows[0]), len(rows))):
             mine = rows[members]
             left.append(self._read(found, mine, values, wires) if wires is not None else mine)
         again = np.sort(np.concatenate(left))
-        self._grouping = self._grouping and len(again) * _USELESS <= len(rows)
+        if len(left) > 1 and len(again) * _USELESS > len(rows):
+            self._grouping = False
         return again
 
     def _read(
