@@ -4,6 +4,7 @@ is listed here with the reason why a check cannot know it."""
 from __future__ import annotations
 
 import ast
+import json
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
@@ -136,6 +137,10 @@ UNKNOWABLE = {
         sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/files.py:_target.number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
         sinks/iceberg/driver.py:OpenIceberg._made_of  sinks/worker.py:named
+        read/formats/avro/decode.py:_suggested  read/formats/protobuf/format.py:Protobuf.fields
+    """,
+    "a registry is asked for the schemas of records": """
+        read/formats/protobuf/source.py:compile_text  read/registry/__init__.py:_ask  read/registry/__init__.py:_judged  read/registry/__init__.py:_strange
     """,
     "it is what others do while a batch is written": """
         read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
@@ -155,7 +160,7 @@ UNKNOWABLE = {
         protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
-        engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit
+        engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_conversions
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
         sinks/iceberg/commit.py:TableBranch.ensure_branch
     """,
@@ -179,7 +184,7 @@ UNKNOWABLE = {
         dedup/runs.py:damaged  dedup/scratch.py:_private  dedup/store.py:Store.block  dedup/store.py:Store.chunk_content
     """,
     "only a program or a query asks for it, and there is no pipeline file to check": """
-        engine/task.py:_sorted  engine/pipeline.py:run_pipeline  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
+        sinks/run.py:Run.columns  engine/task.py:_sorted  engine/pipeline.py:run_pipeline  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
         sinks/section.py:from_program  sinks/sql/driver.py:OpenSql.__init__  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
         sinks/snapshot.py:OpenSnapshot.__init__  sinks/iceberg/driver.py:OpenIceberg._refuse_for_query
     """,
@@ -231,8 +236,9 @@ LAKE = Schema(
     NestedField(13, "_offset", LongType()),
 )
 KEYS = {"by": "word", "rules": {"a": ["id"], "*": [{"header": "h"}]}}
+EVENTS: dict[str, Any] = {"sink": {"sql": {"url": "sqlite:///t.db", "table": "events"}}}
 FILES: dict[str, dict[str, Any]] = {
-    "sqlite": {"sink": {"sql": {"url": "sqlite:///t.db", "table": "events"}}},
+    "sqlite": EVENTS,
     "sqlite, with a key": {"sink": {"sql": {"url": "sqlite:///t.db", "table": "keyed", "mode": "upsert", "key": "id"}}},
     "sqlite, made": {
         "sink": {"sql": {"url": "sqlite:///t.db", "table": "new", "create": True, "mode": "upsert", "key": "id"}}
@@ -250,6 +256,10 @@ FILES: dict[str, dict[str, Any]] = {
         "sink": {"iceberg": {"table": "db.new", "create": True, "partition_by": ["bucket(4, id)"], **CATALOG}}
     },
     "wrapped": {"sink": {"wrapped": {"sink": "checked_sink:sink"}}, "ledger": {"sqlite": "ledger"}},
+    "Avro": {**EVENTS, "kafka": {"format": {"avro": {"schema": "event.avsc"}}}},
+    "Avro, by a registry": {**EVENTS, "kafka": {"format": {"avro": {"registry": {"url": "https://127.0.0.1:1"}}}}},
+    "Protobuf": {**EVENTS, "kafka": {"format": {"protobuf": {"schema": "event.proto"}}}},
+    "conversions": {**EVENTS, "kafka": {"convert": {"fields": {"id": "fit"}}}},
 }
 
 
@@ -283,6 +293,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, i
     (folder / "checked_sink.py").write_text(
         "import landonce\n\n\ndef push(block): ...\n\n\nsink = landonce.wrap(push, idempotent=True)\n"
     )
+    fields = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
+    (folder / "event.avsc").write_text(json.dumps({"type": "record", "name": "Event", "fields": fields}))
+    (folder / "event.proto").write_text('syntax = "proto3";\nmessage Event { int64 id = 1; string word = 2; }\n')
     for pipeline in ("sqlite", "sqlite-with-a-key"):
         ledger = TargetLedger(open_database(make_url(f"sqlite:///{folder}/t.db")), pipeline)
         ledger.create(LedgerState(pipeline, "lineage", tables=(("events", TableMark("schema 0", 1)),)))
@@ -295,8 +308,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, i
     patch.chdir(folder)
     for name, parts in FILES.items():
         file = folder / "p.yaml"
-        kafka = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "schema": SCHEMA}
-        sections = {"pipeline": name.replace(", ", "-").replace(" ", "-"), "source": {"kafka": kafka}, **parts}
+        kafka = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "schema": SCHEMA, **parts.get("kafka", {})}
+        sections = {"pipeline": name.replace(", ", "-").replace(" ", "-"), "source": {"kafka": kafka}}
+        sections |= {section: given for section, given in parts.items() if section != "kafka"}
         file.write_text(yaml.safe_dump(sections))
         with watching:
             parts = replace(open_parts(load(file)), broker=Brokers())  # type: ignore[arg-type]
