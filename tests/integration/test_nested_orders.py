@@ -61,7 +61,7 @@ def land(
         return said
 
     def whole_life(sink: dict[str, Any], **more: Any) -> None:
-        document = {
+        document: dict[str, Any] = {
             "pipeline": "orders",
             "source": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topics": [sent[0]]}},
             "sink": sink,
@@ -79,6 +79,10 @@ def land(
             assert "coupon JSON: absent or null 2,000×; kept as JSON text: no value was seen yet" in said
             assert 'schema: "id BIGINT, number STRING, placed_at TIMESTAMP, day DATE, ' in said
         assert not list((tmp_path / "dead").glob("*.jsonl"))
+        (line,) = [each for each in inferred.splitlines() if each.startswith("  schema: ")]
+        document["source"]["kafka"].update(yaml.safe_load(line))
+        file.write_text(yaml.safe_dump(document))
+        assert "decoded to id, number, " in command("check", file).out, "what it says to paste fits the table"
         (audited,) = command("verify", file, "--values", "--json").json["tables"]
         assert (audited["totals"]["landed"], audited["values"]["rows"]) == (2 * COUNT, 2 * COUNT)
 

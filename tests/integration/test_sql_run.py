@@ -234,18 +234,6 @@ def test_a_start_that_refuses_leaves_no_table_behind(site: SqlSite, transform: d
         site.ask("SELECT * FROM events")
 
 
-def test_nested_records_without_a_schema_are_refused_with_one_that_works(site: SqlSite) -> None:
-    site.send(record(id=1, customer={"name": "x"}, tags=["a"]))
-    site.write_file(create=True)
-    with pytest.raises(ConfigError) as refused:
-        site.run()
-    assert "  customer: an object in 1 " in refused.value.what
-    assert "  tags: an array in 1 " in refused.value.what
-    (line,) = [each for each in refused.value.command.splitlines() if each.startswith("  schema: ")]
-    site.write_file(schema=yaml.safe_load(line)["schema"], create=True)
-    assert site.run() == Totals(landed=1), "what it says to paste is what works"
-
-
 def test_the_last_lines_of_a_run_say_how_many_by_which_reason(
     site: SqlSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

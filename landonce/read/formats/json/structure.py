@@ -54,13 +54,15 @@ Ints = Indexes
 MOST_LEVELS = 500
 """A value that is kept as JSON text may be nested this deeply: databases and libraries read no deeper JSON."""
 QUOTE, COLON, COMMA, BRACE, CLOSING_BRACE, BRACKET, CLOSING_BRACKET = (ord(each) for each in '":,{}[]')
-_NULL, _MINUS = ord("n"), ord("-")
+_NULL = ord("n")
 _BACKSLASH = ord("\\")
 _TELLING = np.zeros(256, dtype=np.bool_)
 _TELLING[[ord(each) for each in '"{}[]:,']] = True
 _STEP = np.zeros(256, dtype=np.int8)
 _STEP[[ord("{"), ord("[")]] = 1
 _STEP[[ord("}"), ord("]")]] = -1
+_NO_JSON = np.zeros(256, dtype=np.bool_)
+_NO_JSON[[ord(each) for each in "NI"]] = True
 _SPACE = np.zeros(256, dtype=np.bool_)
 _SPACE[[ord(each) for each in " \t\r\n"]] = True
 
@@ -100,6 +102,7 @@ class Structure:
         self._depth = depth
         self._levels: dict[int, _Level] = {}
         self._written: Ints | None = None
+        self._odd: Ints | None = None
 
     def roots(self) -> Containers:
         return Containers(1, np.arange(len(self._level(1).opens)))
@@ -159,17 +162,22 @@ class Structure:
     def require_strict(self, starts: Ints, ends: Ints, depth: int) -> None:
         """Raises `Malformed` if these values hold what Arrow accepts in skipped fields and JSON does not have, such as NaN,
         or if they are nested too deeply. The ranges are in containers of this depth and must not overlap."""
-        size = len(self.at) + 1
-        opened, closed = (np.bincount(np.searchsorted(self.at, each), minlength=size) for each in (starts, ends))
-        inside = np.flatnonzero(np.cumsum(opened - closed)[:-1])
-        before = inside[np.isin(self.kind[inside], (COLON, COMMA, BRACKET))]
-        values = np.concatenate((starts, self.value_starts(before)))
-        first, second = self.text[values], self.text[np.minimum(values + 1, len(self.text) - 1)]
-        signed = (first == _MINUS) & ((second < ord("0")) | (second > ord("9")))
-        if (signed | (first == ord("N")) | (first == ord("I"))).any():
-            raise Malformed
-        if len(inside) and int(self._depth[inside].max()) > depth + MOST_LEVELS:
-            raise Malformed
+        if not len(starts):
+            return
+        deep = self.at[self._depth > depth + MOST_LEVELS]
+        for places in (self._no_json(), deep):
+            before = np.searchsorted(starts, places, side="right") - 1
+            if ((before >= 0) & (places < ends[before])).any():
+                raise Malformed
+
+    def _no_json(self) -> Ints:
+        """Where `NaN` or `Infinity` may be: outside of strings, no JSON has these letters."""
+        if self._odd is None:
+            found = np.flatnonzero(_NO_JSON[self.text])
+            after = np.searchsorted(self.at, found)
+            in_string = (self.kind[after - 1] == QUOTE) & (self.kind[np.minimum(after, len(self.at) - 1)] == QUOTE)
+            self._odd = found[~in_string]
+        return self._odd
 
     def _not_space(self) -> Ints:
         if self._written is None:
