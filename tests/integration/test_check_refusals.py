@@ -135,7 +135,7 @@ UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
         sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/files.py:_target.number
-        sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply  sinks/iceberg/evolve.py:distinguishable
+        sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply
         sinks/iceberg/driver.py:OpenIceberg._made_of  sinks/worker.py:named
         read/formats/avro/decode.py:_suggested  read/formats/protobuf/format.py:Protobuf.fields
     """,
@@ -180,7 +180,7 @@ UNKNOWABLE = {
         engine/dead_letters.py:_letters  engine/dead_letters.py:_staged
     """,
     "it is about bytes in the store of `dedup`, or in a worker's files, and a check reads none": """
-        dedup/chunks.py:StoredRecords._require_kept  dedup/chunks.py:StoredRecords.require_same  dedup/frozen.py:from_bytes
+        dedup/chunks.py:StoredRecords._require_kept  dedup/chunks.py:StoredRecords.require_same
         dedup/runs.py:damaged  dedup/scratch.py:_private  dedup/store.py:Store.block  dedup/store.py:Store.chunk_content
     """,
     "only a program or a query asks for it, and there is no pipeline file to check": """
