@@ -336,6 +336,27 @@ def test_what_was_learned_changes_no_row(likely: list[str], seen: list[str], dra
     assert repr(outcomes(decode(learned, *drawn, *likely))[: len(drawn)]) == repr(fresh)
 
 
+@pytest.mark.parametrize(
+    ("type_", "seen", "text", "cell"),
+    [
+        ("STRING", "7", "-0", '"-0"'),
+        ("STRING", "7", "0", '"0"'),
+        ("STRING", '"7"', "7", '"7"'),
+        ("TIMESTAMP(3)", '"2026-11-18"', "1700000000", "2023-11-14T22:13:20Z"),
+        ("TIMESTAMP(3)", "1700000000123", '"2026-11-18"', "2026-11-18T00:00:00Z"),
+        ("BIGINT", "7", '"007"', REFUSED),
+        ("BIGINT", '"7"', "2.00000000000000000001", REFUSED),
+        ("DOUBLE", '"7"', "9007199254740993", REFUSED),
+        ("DECIMAL(9,2)", "7", '"1e-3"', REFUSED),
+        ("BOOLEAN", "1", "2", REFUSED),
+    ],
+)
+def test_a_guess_that_is_wrong(type_: str, seen: str, text: str, cell: str) -> None:
+    decode_ = decoder(f"a {type_}")
+    decode(decode_, *[f'{{"a":{seen}}}'] * 20)
+    assert landed(decode_, f'{{"a":{text}}}') == cell
+
+
 @given(st.lists(texts, min_size=1, max_size=20), st.sampled_from([*TYPES, "DATE", "FLOAT", "TIME", "UUID", "BINARY"]))
 def test_what_strict_takes_fit_takes_as_the_same_value(drawn: list[str], type_: str) -> None:
     records = [f'{{"a":{each}}}' for each in drawn]
