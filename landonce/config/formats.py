@@ -32,8 +32,11 @@ class CsvFormat(Part):
     def _sound(self) -> CsvFormat:
         if len(set(self.columns)) < len(self.columns):
             raise ValueError("columns: a name occurs twice")
-        if self.delimiter == self.quote or {self.delimiter, self.quote} & set("\r\n"):
-            raise ValueError("delimiter and quote must differ, and must not be line breaks")
+        for name, given in (("delimiter", self.delimiter), ("quote", self.quote)):
+            if given != "\t" and not (given.isascii() and given.isprintable() and not given.isalnum()):
+                raise ValueError(f"{name}: must be an ASCII character that is no letter and no digit")
+        if self.delimiter == self.quote:
+            raise ValueError("delimiter and quote must differ")
         return self
 
 

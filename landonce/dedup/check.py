@@ -124,7 +124,7 @@ class _DedupCheck:
 
     def _key(self, pushing: CheckRun) -> Findings:
         """What makes an event, and whether the keys in the store were made by the same rule."""
-        rule = key_rule(self.dedup, self._schema(pushing))
+        rule = key_rule(self.dedup, self._schema(pushing), self.run.parts.decoding)
         if self.scope is not None:
             require_rule(self.scope, self.store, rule)
         yield Finding(

@@ -76,7 +76,7 @@ class Kept:
 
     @cached_property
     def rule(self) -> KeyRule:
-        return key_rule(self.dedup, self.source)
+        return key_rule(self.dedup, self.source, self.parts.decoding)
 
     def sent(self, pipeline: str) -> Mapping[Partition, int]:
         """How far a pipeline has sent its events: by its ledger, where that is known here; else as it said last."""

@@ -17,6 +17,9 @@ import pyarrow.types as pt
 
 from landonce.config.dedup import Dedup, KeyPart
 from landonce.errors import ConfigError
+from landonce.read.convert.rules import Rule
+from landonce.read.decoding import Decoding
+from landonce.read.formats.text.csv import Csv
 from landonce.read.schema.fields import Field, Schema, is_uuid, spelled
 from landonce.sinks.audit import RowRecipe
 
@@ -89,6 +92,8 @@ class KeyRule:
     keys: tuple[tuple[str, tuple[KeyColumn, ...]], ...]
     by: KeyColumn | None = None
     on_null: Literal["dead_letter", "unique", "value"] = "dead_letter"
+    reading: str = ""
+    """How the fields of the key are read, if not as strict JSON: other conversions make other ids of the same bytes."""
 
     @property
     def columns(self) -> tuple[KeyColumn, ...]:
@@ -109,7 +114,8 @@ class KeyRule:
         """A SHA-256 over all that an id depends on, apart from the record: the same in any process."""
         chosen = None if self.by is None else _canonical(self.by)
         keys = [[name, [_canonical(column) for column in columns]] for name, columns in sorted(self.keys)]
-        canonical = json.dumps([FORMAT, self.on_null, chosen, keys], ensure_ascii=True)
+        reading = [self.reading] if self.reading else []
+        canonical = json.dumps([FORMAT, self.on_null, chosen, keys, *reading], ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def describe(self) -> str:
@@ -141,8 +147,22 @@ def accepted_schema(recipe: RowRecipe, dedup: Dedup) -> Schema:
     return replace(source, fields=fields or (Field("__landonce_any", pa.string()),))
 
 
-def key_rule(config: Dedup, schema: Schema) -> KeyRule:
+def key_rule(config: Dedup, schema: Schema, decoding: Decoding | None = None) -> KeyRule:
     """The rule of a pipeline file for records with this schema, or a `ConfigError` that names the field at fault."""
+    rule = _key_rule(config, schema)
+    return replace(rule, reading=_reading(rule, decoding)) if decoding is not None else rule
+
+
+def _reading(rule: KeyRule, decoding: Decoding) -> str:
+    """The conversions of the key's fields, and the columns of CSV. Empty for strict JSON."""
+    format_, paths = decoding.format, sorted(".".join(each.path) for each in rule.columns if each.kind in _CLASSES)
+    rules = [(path, decoding.convert.of(path)) for path in paths]
+    converted = [[path, each.epoch, each.empty_is_null] for path, each in rules if each is not None and each != Rule()]
+    columns = list(format_.decisive()) if isinstance(format_, Csv) else []
+    return json.dumps([columns, converted]) if columns or converted else ""
+
+
+def _key_rule(config: Dedup, schema: Schema) -> KeyRule:
     keys = {"": config.key} if config.key is not None else config.rules or {}
     made = tuple((name, tuple(_column(part, schema) for part in parts)) for name, parts in keys.items())
     if config.by is None:

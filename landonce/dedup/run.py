@@ -35,6 +35,7 @@ from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import Reasons, merged
 from landonce.protocol.steps import Effect
+from landonce.read.decoding import Decoding
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
 from landonce.sinks.declared import declared_schema
@@ -177,14 +178,15 @@ def accept_sink(
     pipeline: str,
     source: Schema,
     declared: Schema | None = None,
+    decoding: Decoding | None = None,
     *,
     of_query: bool = False,
 ) -> AcceptSink:
-    """The store as a sink. `declared`: all fields of records, where a file says them."""
+    """The store as a sink. `declared`: all fields of records, where a file says them. `decoding`: of records."""
     return AcceptSink(
         place=place,
         pipeline=pipeline,
-        rule=key_rule(dedup, source),
+        rule=key_rule(dedup, source, decoding),
         source=source,
         shards=dedup.shards,
         ttl=int(dedup.ttl),
@@ -198,7 +200,7 @@ def accept_sink(
 def accepting_parts(parts: Parts, dedup: Dedup, place: StorePlace, source: Schema) -> Parts:
     """The ends of the pipeline that accepts: the same topics, and the store. Expressions are for rows of the target."""
     config = parts.config
-    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config))
+    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config), parts.decoding)
     ledger = TableLedger(sink.open_table(), config.pipeline)
     return Parts(config.model_copy(update={"transform": Transform()}), parts.broker, ledger, sink)
 

@@ -24,7 +24,7 @@ from landonce.read.formats.protobuf.format import protobuf_of
 from landonce.read.formats.text.csv import Csv
 from landonce.read.formats.text.plain import Framed, Plain
 from landonce.read.kafka.records import Record
-from landonce.read.record_columns import RECORD_COLUMNS, RecordColumns
+from landonce.read.record_columns import KEY, RECORD_COLUMNS, RecordColumns
 from landonce.read.schema.fields import Schema
 
 Decode = Callable[[pa.BinaryArray, Sequence[Record]], Decoded]
@@ -84,7 +84,12 @@ def decoder_of(
 ) -> Decode:
     """Cached per worker and table, because a decoder learns how a topic writes its times."""
     limit = decoding.max_record_bytes
-    if changes is None and any(each.name in RECORD_COLUMNS for each in schema.fields):
+    own = [each for each in schema.fields if each.name in RECORD_COLUMNS]
+    if isinstance(decoding.format, Plain) and not own:
+        raise ValueError("records of the formats raw and string have no fields: the table needs the column _value")
+    if isinstance(decoding.keys, Plain) and any(each.name == KEY and pa.types.is_struct(each.type) for each in own):
+        raise ValueError("field '_key': keys of the formats raw and string have no fields")
+    if changes is None and own:
         return RecordColumns(schema, decoding.values, decoding.keys, max_record_bytes=limit)
     if changes is None:
         decoder = decoding.values.decoder(schema, max_record_bytes=limit)

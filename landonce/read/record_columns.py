@@ -20,7 +20,7 @@ from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
 from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.kafka.records import Record
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import Field, Schema, landed
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
 RECORD_COLUMNS = {
@@ -75,7 +75,7 @@ class RecordColumns:
         self._keys: Decoder | None = None
         for each in self._own:
             if each.name == KEY and pt.is_struct(each.type):
-                parts = Schema(tuple(Field(part.name, part.type, required=not part.nullable) for part in each.type))
+                parts = replace(schema, fields=tuple(_part(each, part) for part in each.type))
                 self._keys = keys.decoder(parts, max_record_bytes=max_record_bytes)
             else:
                 _check(each)
@@ -122,7 +122,7 @@ class RecordColumns:
         decoded = self._keys.decode(keys.take(pa.array(there)))
         reasons = {int(there[at]): f"its key: {reason}" for at, reason in decoded.rejects}
         structs = pa.StructArray.from_arrays(
-            [each.combine_chunks() for each in decoded.table.columns], fields=list(field.type)
+            [each.combine_chunks() for each in decoded.table.columns], fields=list(landed(field.type))
         )
         places = np.full(len(keys), -1, np.int64)
         places[there[decoded.kept]] = np.arange(len(decoded.kept))
@@ -131,6 +131,19 @@ class RecordColumns:
             empty = keys.is_null().to_numpy(zero_copy_only=False)
             reasons.update({int(at): f"missing required field {KEY!r}" for at in np.flatnonzero(empty)})
         return column, reasons
+
+
+def _part(field: Field, part: pa.Field) -> Field:
+    """A part of a struct as a field of its own, with its limits and its names in records."""
+    known = next((each for each in field.inner if each.name == part.name), Field(part.name, part.type))
+    inner = {path: names for path, names in field.inner_aliases if path[0] == part.name}
+    return replace(
+        known,
+        type=part.type,
+        required=not part.nullable,
+        aliases=inner.get((part.name,), ()),
+        inner_aliases=tuple((path[1:], names) for path, names in inner.items() if len(path) > 1),
+    )
 
 
 def _check(field: Field) -> None:
@@ -190,7 +203,8 @@ def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, 
         else:
             name, content = (part.name for part in type_.value_type)
             found.append([{name: one, content: two} for one, two in pairs])
-    return pa.array(found, type_), reasons
+    column, faults = _fitted(pa.array(found, type_), field)
+    return column, {**faults, **reasons}
 
 
 def _pairs(headers: Any) -> list[tuple[str, Any]]:

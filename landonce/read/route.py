@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -49,7 +50,8 @@ def route_values(payloads: pa.BinaryArray, field: str, format_: Format = _JSON) 
                 found, _ = _read(found, payloads, _perhaps_whole(found, rows), _decoder(field, pa.int64(), format_))
         rest = np.sort(np.concatenate([every[:0], *left]))
     for kind in (kind for kind in _KINDS if len(rest)):
-        found, rest = _read(found, payloads, rest, _decoder(field, kind, format_))
+        with suppress(TypeError, ValueError):  # a format that knows its types refuses all others
+            found, rest = _read(found, payloads, rest, _decoder(field, kind, format_))
     return found
 
 

@@ -94,7 +94,9 @@ def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
         with closing(store):
             shared = tuple(each for each in store.pipelines() if each != config.pipeline) if store.look() else ()
     window = Remembered(int(dedup.ttl) * 1000, dedup.late, int(time.time() * 1000))
-    return EventAudit(KeyReader(key_rule(dedup, source), source, tables.recipe.decoding), window, shared)
+    return EventAudit(
+        KeyReader(key_rule(dedup, source, tables.recipe.decoding), source, tables.recipe.decoding), window, shared
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -20,6 +20,7 @@ from landonce.errors import ConfigError
 from landonce.read.decoding import Decoding, decoder_of, format_of
 from landonce.read.formats import Decoded
 from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.fields import JSON, Field, Schema
 from landonce.sinks.pipeline_file import parse
 
 
@@ -178,6 +179,22 @@ def test_bytes_and_text_are_the_value_itself() -> None:
     ]
 
 
+def test_no_record_forges_the_numbers_of_its_neighbours() -> None:
+    """Records are numbered to tell them apart: one that holds lines with numbers, and a quote that the next record closes."""
+    found = values({"csv": {"columns": ["a"]}}, "a STRING", b'a\n1,FORGED\n2,"x', b"hello", b'y"')
+    assert [(int(at), row["a"]) for at, row in zip(found.kept, found.table.to_pylist(), strict=True)] == [
+        (1, "hello"),
+        (2, 'y"'),
+    ]
+
+
+def test_bytes_and_text_need_the_column_of_the_value() -> None:
+    with pytest.raises(ValueError, match="needs the column _value"):
+        values("raw", "id BIGINT", b"x")
+    with pytest.raises(ValueError, match="have no fields"):
+        decoded("raw", "_key STRUCT<id: BIGINT>", Sent(b"", b"x"), keys="string")
+
+
 def test_records_without_fields_fill_no_column_that_must_be_filled() -> None:
     assert values("raw", "_value BINARY, more BIGINT", b"x").table.to_pylist() == [{"_value": b"x", "more": None}]
     with pytest.raises(ValueError, match="have no 'id', and the table requires it"):
@@ -222,6 +239,27 @@ def test_keys_are_decoded_by_a_format_of_their_own() -> None:
     assert decoded("raw", "_key BIGINT", Sent(b"", b"12")).table.column(0).to_pylist() == [12]
 
 
+def test_a_key_keeps_the_limits_and_names_of_its_parts() -> None:
+    parts = (Field("id", pa.int64(), aliases=("ID",)), Field("on", pa.date32(), bounds=(0, 65_535)))
+    type_ = pa.struct([("id", pa.int64()), ("on", pa.date32()), ("more", JSON)])
+    key = Field("_key", type_, inner=(*parts, Field("more", JSON)), inner_aliases=((("id",), ("ID",)),))
+    sent = [Sent(b"", b'{"ID":1,"on":"2026-11-18","more":[1]}'), Sent(b"", b'{"on":"1969-12-31"}')]
+    found = decoder_of(Schema((key,)), Decoding())(pa.array([b"", b""]), sent)
+    assert [each["_key"]["id"] for each in found.table.to_pylist()] == [1]
+    assert found.table.to_pylist()[0]["_key"]["more"] == "[1]"
+    assert [each.index for each in found.rejects] == [1]
+    folded = decoder_of(replace(parse_schema("_key STRUCT<id: BIGINT>"), fold_case=True), Decoding())
+    assert folded(pa.array([b""]), [Sent(b"", b'{"ID":7}')]).table.to_pylist() == [{"_key": {"id": 7}}]
+
+
+def test_a_header_without_a_value_needs_a_place_for_null() -> None:
+    headers = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    found = decoder_of(Schema((Field("_headers", headers),)), Decoding())(
+        pa.array([b"", b""]), [Sent(b"", None, [("h", None)]), Sent(b"", None, [("h", b"x")])]
+    )
+    assert [(each.index, each.reason) for each in found.rejects] == [(0, "field '_headers' holds a null")]
+
+
 def test_a_record_without_a_timestamp_has_none() -> None:
     assert decoded("raw", "_timestamp TIMESTAMP", Sent(b"", at=(0, -1))).table.column(0).to_pylist() == [None]
 
@@ -255,6 +293,8 @@ sink: {sql: {url: "sqlite:///x.db", table: t%s}}
         ("{csv: {}}", "", "columns"),
         ("{csv: {columns: [a, a]}}", "", "a name occurs twice"),
         ("{csv: {columns: [a], delimiter: '\"'}}", "", "must differ"),
+        ("{csv: {columns: [a], delimiter: §}}", "", "must be an ASCII character"),
+        ('{csv: {columns: [a], delimiter: "1"}}', "", "no letter and no digit"),
         ("{json: {}, raw: {}}", "", "name one format"),
         ("raw", ", mode: upsert, key: id", "of the sink is for"),
         ("{json: {framing: confluent}}", ", evolve: true", "of the sink is for"),

@@ -1,8 +1,8 @@
 """CSV and TSV: one value is one line, and its values become fields by the names that the file gives them.
 
 Arrow reads many records at once, as lines of one text, each behind its number. They count as read only if the numbers of the
-rows are exactly 0, 1, 2, … n-1: a quote that is left open, or a line break outside of quotes, changes that sequence. A piece that fails
-is split until the bad records are alone, so the result of a record never depends on its neighbours.
+rows are exactly 0, 1, 2, … n-1. A record whose quotes or line breaks could reach into its neighbours is taken out before; a piece with a
+wrong number of values is split until the bad records are alone. So the result of a record never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from landonce.read.formats import Collected, Decoded, Format, Indexes
-from landonce.read.formats.json.columns import cast_or_null, mask_of
+from landonce.read.formats.json.columns import Mask, cast_or_null, mask_of
+from landonce.read.formats.json.decode import blocks
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.schema.fields import Field, Schema
 
 _VERSION = 1
-_ROWS = 32_768
 _WAYS = 8
 _NUMBER = "\0number"
 
@@ -60,6 +60,7 @@ class CsvDecoder:
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
         quote, delimiter = re.escape(format_.quote), re.escape(format_.delimiter)
         value = rf"(?:{quote}(?:[^{quote}]|{quote}{quote})*{quote}|(?:[^{quote}{delimiter}\r\n][^{delimiter}\r\n]*)?)"
+        self._special = rf"[{quote}\r\n]"
         self._line = rf"(?s)\A{value}(?:{delimiter}{value})*[\r\n]*\z"
         by_name = {name.lower() if schema.fold_case else name: name for name in format_.columns}
         self._columns = {
@@ -74,9 +75,9 @@ class CsvDecoder:
         found = Collected(self._schema.arrow)
         values = values.cast(pa.binary())
         good = self._screen(found, values)
-        for start in range(0, len(good), _ROWS):
-            rows = good[start : start + _ROWS]
-            self._read(found, rows, values.take(pa.array(rows)))
+        records = values.take(pa.array(good))
+        for start, stop in blocks(records):
+            self._read(found, good[start:stop], records.slice(start, stop - start))
         return found.result()
 
     def _screen(self, found: Collected, values: pa.BinaryArray) -> Indexes:
@@ -96,12 +97,24 @@ class CsvDecoder:
                 if not _is_text(values[int(at)].as_py()):
                     good[at] = False
                     found.reject(int(at), "not valid UTF-8")
+        for at in self._not_one_line(values, good):
+            good[at] = False
+            found.reject(int(at), self._reason(values.slice(int(at), 1)))
         return np.flatnonzero(good)
+
+    def _not_one_line(self, values: pa.BinaryArray, good: Mask) -> Indexes:
+        """Records whose quotes or line breaks would reach into their neighbours, or forge their numbers. Only what is one line is joined
+        with others."""
+        special = mask_of(pc.fill_null(pc.match_substring_regex(values, pattern=self._special), False)) & good
+        rows = np.flatnonzero(special)
+        if not len(rows):
+            return rows
+        return rows[~mask_of(pc.match_substring_regex(values.take(pa.array(rows)), pattern=self._line))]
 
     def _read(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         table = self._table(records)
         if table is not None:
-            self._keep(found, rows, table, self._torn(records))
+            self._keep(found, rows, table)
         elif len(rows) == 1:
             found.reject(int(rows[0]), self._reason(records))
         else:
@@ -161,23 +174,15 @@ class CsvDecoder:
         table = self._lines(record, wrong)
         if table is not None and table.num_rows + len(wrong) > 2:
             return "is more than one line"
+        if table is not None and table.num_rows == 2:
+            return "has text beside a quoted value"
         if wrong:
             count = wrong[0].actual_columns - 1
             return f"has {count} value{'s' if count != 1 else ''}, not {wrong[0].expected_columns - 1}"
         return "leaves a quote open"
 
-    def _torn(self, records: pa.BinaryArray) -> dict[int, str]:
-        """Records in which text follows a closing quote: Arrow would join the two."""
-        quoted = pc.match_substring(records, self._format.quote)
-        if not pc.any(quoted).as_py():
-            return {}
-        well_formed = pc.match_substring_regex(records, pattern=self._line)
-        return {
-            int(at): "has text beside a quoted value" for at in np.flatnonzero(mask_of(pc.and_not(quoted, well_formed)))
-        }
-
-    def _keep(self, found: Collected, rows: Indexes, table: pa.Table, reasons: dict[int, str]) -> None:
-        columns = []
+    def _keep(self, found: Collected, rows: Indexes, table: pa.Table) -> None:
+        columns, reasons = [], dict[int, str]()
         for each in self._schema.fields:
             name = self._columns[each.name]
             text = table.column(name).combine_chunks() if name is not None else pa.nulls(len(rows), pa.string())
