@@ -209,6 +209,25 @@ def test_what_is_required_must_be_there_after_the_conversion() -> None:
     assert [each.reason for each in found.rejects] == ["missing required field 'a'", "field 's' holds a null"]
 
 
+@pytest.mark.parametrize(
+    ("type_", "shape"),
+    [
+        ("BINARY", "%s"),
+        ("ARRAY<BINARY>", "[%s]"),
+        ("STRUCT<b: BINARY>", '{"b":%s}'),
+        ("MAP<STRING, BINARY>", '{"k":%s}'),
+    ],
+)
+def test_an_empty_text_is_null_also_in_bytes_whatever_came_before(type_: str, shape: str) -> None:
+    empty, full = ('{"a":' + shape % each + "}" for each in ('""', '"aGk="'))
+    convert = {"default": {"empty": None}}
+    (fresh,) = decode(decoder(f"a {type_}", convert), empty).table.to_pylist()
+    learned = decoder(f"a {type_}", convert)
+    decode(learned, *[full] * 20)
+    assert decode(learned, *[full] * 20, empty).table.to_pylist()[-1] == fresh
+    assert "None" in str(fresh)
+
+
 def test_confluents_framing_and_record_columns() -> None:
     framed = decoder("a INT", section={"json": {"framing": "confluent"}})
     assert decode(framed, b'\0\0\0\0\x07{"a":"2"}').table.column(0).to_pylist() == [2]

@@ -342,7 +342,7 @@ class FitDecoder:
         """The first that takes these kinds of values at this place."""
         type_, rule = self._leaves[path]
         takes: dict[Wire, set[Kind]] = {Wire.OWN: _own_kinds(type_), Wire.STRING: {Kind.STRING, Kind.EMPTY}}
-        if pt.is_string(type_) and rule.empty_is_null:
+        if (pt.is_string(type_) or pt.is_binary(type_)) and rule.empty_is_null:
             del takes[Wire.OWN]
         if pt.is_temporal(type_) or pt.is_boolean(type_) or pt.is_string(type_):
             takes[Wire.INTEGER] = {Kind.INTEGER}
