@@ -26,7 +26,7 @@ from landonce.read.decoding import format_of
 from landonce.read.formats import Decoded
 from landonce.read.formats.avro import cursor as cursor_module
 from landonce.read.formats.avro.decode import Avro
-from landonce.read.formats.avro.schema import BadSchema, fingerprint, parse
+from landonce.read.formats.avro.schema import BadSchema, Fixed, fingerprint, parse
 from landonce.read.schema.fields import JSON, Field, Schema
 from landonce.sinks.pipeline_file import parse as parse_file
 
@@ -340,6 +340,14 @@ def test_logical_types(type_: Any, value: Any, column: pa.DataType) -> None:
         assert rows(writer, [body(writer, {"x": each}) for each in values]) == [{"x": each} for each in values]
 
 
+def test_a_decimal_in_very_many_bytes_is_a_decimal() -> None:
+    wide = {"type": "fixed", "name": "F", "size": 2000, "logicalType": "decimal", "precision": 4}
+    node = parse(json.dumps(wide))
+    assert isinstance(node, Fixed)
+    assert node.logical is not None
+    assert node.logical.precision == 4
+
+
 def test_types_that_fastavro_does_not_write() -> None:
     nanos = record(("x", logical("timestamp-nanos")))
     found = run(Avro((json.dumps(nanos),)), [varint(1_700_000_000_123_456_789)])
@@ -446,6 +454,19 @@ def test_limits_of_the_target_are_checked() -> None:
     ]
 
 
+def test_limits_of_the_keys_and_values_of_a_map_are_checked() -> None:
+    schema = record(("m", {"type": "map", "values": logical("date", "int")}))
+    limits = (Field("key", pa.string(), most_bytes=3), Field("value", pa.date32(), bounds=(0, 9)))
+    column = Field("m", pa.map_(pa.string(), pa.date32()), inner=limits)
+    maps = ({"abc": 9}, {"abcd": 9}, {"abc": 10}, {"abc": -1})
+    bodies: list[bytes | None] = [
+        body(schema, {"m": {key: date(1970, 1, 1) + timedelta(days) for key, days in each.items()}}) for each in maps
+    ]
+    good, *bad = rows(schema, bodies, column)
+    assert good == {"m": [("abc", date(1970, 1, 10))]}
+    assert [each.split(" is ")[0] for each in bad] == ["field 'm.key'", "field 'm.value'", "field 'm.value'"]
+
+
 def test_columns_by_name_alias_and_case() -> None:
     schema = record(
         ("Id", "long"), ("old_name", "string"), ("unused", {"type": "array", "items": "string"}), ("z", "int")
@@ -500,6 +521,30 @@ def test_a_topic_of_several_records() -> None:
         {"a": None, "b": 2**40, "c": "x"},
         "the record is null, and the column must not be",
     ]
+
+
+def test_types_of_one_name_in_two_namespaces_are_two_types() -> None:
+    topic = [record(("x", "int"), name="a.E"), record(("x", "int"), ("y", "string"), name="b.E")]
+    fields = Field("x", pa.int32()), Field("y", pa.string())
+    bodies: list[bytes | None] = [b"\0\2", b"\2\2\6abc"]
+    landed = [{"x": 1, "y": None}, {"x": 1, "y": "abc"}]
+    assert rows(topic, bodies, *fields) == rows(topic, bodies, *fields, reader=topic[::-1]) == landed
+    # A reader without the writer's name takes an alias before a type that only shares the simple name.
+    known = record(("x", "int"), ("y", "string"), name="c.E", aliases=["b.E"])
+    assert rows(topic[1], [b"\2\6abc"], *fields, reader=[topic[0], known]) == landed[1:]
+    assert rows(topic[1], [b"\2\6abc"], *fields, reader=topic[0]) == landed[:1]
+
+    enums = [
+        {"type": "enum", "name": f"{space}.S", "symbols": list(each)} for space, each in (("a", "AB"), ("b", "CD"))
+    ]
+    enums[0]["default"] = "A"
+    schema = record(("s", enums))
+    bodies = [b"\0\2", b"\2\0", b"\2\2"]
+    assert rows(schema, bodies, Field("s", pa.string())) == [{"s": "B"}, {"s": "C"}, {"s": "D"}]
+    assert rows(schema, bodies)[1] == {"s": {"a.S": None, "b.S": "C"}}
+
+    whole = record(("e", topic))
+    assert rows(whole, [b"\2\2\6abc"], Field("e", JSON)) == [{"e": '{"a.E":null,"b.E":{"x":1,"y":"abc"}}'}]
 
 
 def test_any_value_as_json_text() -> None:
@@ -619,6 +664,10 @@ def test_a_default_that_does_not_fit_matters_only_where_it_is_used() -> None:
         (json.dumps(record(("x", ["int", "int"]))), "holds a type twice"),
         (json.dumps(record(("x", "int"), ("x", "int"))), "two fields of one name"),
         (json.dumps(record(("x", {"type": "fixed", "name": "F", "size": -1}))), "the size of F"),
+        (json.dumps({"type": "record", "name": "R", "fields": 5}), "the fields of R in the Avro schema are not a list"),
+        (json.dumps(record(("x", "int"), aliases=5)), "the aliases of a type or field"),
+        (json.dumps(record(("x", "int", {"aliases": 5}))), "the aliases of a type or field"),
+        (json.dumps(record(("x", "int", {"aliases": [5]}))), "the aliases of a type or field"),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
         (json.dumps({"type": "record", "name": "1; DROP", "fields": []}), "a name of the Avro schema is not valid"),
     ],
@@ -721,6 +770,14 @@ def test_a_registry_s_password_is_nowhere_to_be_read() -> None:
     format_ = format_of(section)
     for text in (repr(section), str(section), repr(format_), str(format_), json.dumps(format_.decisive())):
         assert "hunter" not in text
+
+
+def test_the_ids_of_another_registry_are_other_schemas() -> None:
+    def decisive(url: str) -> object:
+        return format_of(RecordFormat.model_validate({"avro": {"registry": {"url": url}}})).decisive()
+
+    assert decisive("http://a:1") != decisive("http://b:1")
+    assert decisive("http://a:1") == decisive("http://ann:hunter2@a:1")
 
 
 def test_schemas_that_do_not_agree_suggest_nothing() -> None:

@@ -355,6 +355,21 @@ def test_limits_of_the_target() -> None:
     assert "not one of the allowed names" in reason(order(state=1).SerializeToString(), short)
 
 
+def test_limits_of_the_keys_and_values_of_a_map() -> None:
+    text = 'syntax = "proto3"; message M { map<string, string> m = 1; map<int32, string> n = 2; }'
+    of, made = source(text, "M"), class_of(text, "M")
+    limits = (Field("key", pa.string(), longest=2), Field("value", pa.string(), allowed=frozenset({"a"})))
+    schema = Schema(tuple(Field(name, pa.map_(pa.string(), pa.string()), inner=limits) for name in ("m", "n")))
+    values = [{"m": {"ab": "a"}, "n": {99: "a"}}, {"m": {"abc": "a"}}, {"m": {"a": "b"}}, {"n": {100: "a"}}]
+    decoded = decode([made(**each).SerializeToString() for each in values], schema, of=of)
+    assert decoded.table.to_pylist() == [{"m": [("ab", "a")], "n": [("99", "a")]}]
+    assert [each.reason for each in decoded.rejects] == [
+        "field 'm' is longer than 2 characters",
+        "field 'm' is not one of the allowed names",
+        "field 'n' is longer than 2 characters",
+    ]
+
+
 # Bytes that are no message
 
 

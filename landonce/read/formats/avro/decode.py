@@ -63,7 +63,7 @@ class Avro(Format):
 
     def decisive(self) -> tuple[object, ...]:
         texts = [hashlib.sha256(each.encode()).hexdigest() for each in (*self.schemas, self.reader or "")]
-        return "avro", VERSION, self.framing, *texts
+        return "avro", VERSION, self.framing, str(self.registry or ""), *texts
 
     def fields(self, values: Sequence[bytes]) -> Schema | None:
         """The reader's fields, or those of the schemas that these records were written with."""

@@ -41,12 +41,12 @@ from landonce.read.formats.avro.schema import (
     Primitive,
     Record,
     Union,
-    branch_name,
+    branch_names,
     kind_of,
 )
 from landonce.read.formats.avro.suggest import type_of
 from landonce.read.formats.json.columns import mask_of
-from landonce.read.schema.fields import JSON, VALUE, Field, Place, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Place, Schema, folded, landed, spelled
 
 _NULL = Primitive("null")
 
@@ -118,30 +118,42 @@ def _branch(writer: Node, reader: Node, to: _Target) -> Plan:
 
 
 def _into_union(writer: Node, reader: Union, to: _Target) -> Plan:
-    """The first branch of the same type, or else the first that the value can be promoted to."""
-    same = [each for each in reader.branches if kind_of(each) == kind_of(writer) and _named_alike(writer, each)]
-    others = [each for each in reader.branches if each not in same]
+    """The branch of the same type, which equal full names decide; or else the first that the value can be promoted to."""
     tagged = is_tagged(reader, to.type)
+    names = dict(zip(reader.branches, branch_names(reader.branches), strict=True))
     first: Mismatch | None = None
-    for each in [*same, *others]:
+    for each in _candidates(writer, reader.branches):
         try:
             if not tagged or each == _NULL:
                 return _plan(writer, each, to)
-            return _tag(writer, each, to)
+            return _tag(writer, each, names[each], to)
         except Mismatch as error:
             first = first or error
     assert first is not None
     raise first
 
 
+def _candidates(writer: Node, branches: tuple[Node, ...]) -> list[Node]:
+    """What the value may be resolved to, the best first. A branch that is the writer's own, or has its full name, is the
+    only one."""
+    if writer in branches:
+        return [writer]
+    alike = [each for each in branches if kind_of(each) == kind_of(writer) and _named_alike(writer, each)]
+    if isinstance(writer, Named):
+        own: list[Node] = [each for each in alike if isinstance(each, Named) and each.name == writer.name]
+        if own:
+            return own
+        alike.sort(key=lambda each: not isinstance(each, Named) or writer.name not in each.aliases)
+    return [*alike, *(each for each in branches if each not in alike)]
+
+
 def is_tagged(union: Union, type_: pa.DataType) -> bool:
     """Whether a column is a struct with one field for each type of the union, as in Avro's JSON."""
-    names = {branch_name(each) for each in union.branches if each != _NULL}
+    names = set(branch_names([each for each in union.branches if each != _NULL]))
     return bool(pt.is_struct(type_)) and len(names) > 1 and all(child.name in names for child in type_)
 
 
-def _tag(writer: Node, reader: Node, to: _Target) -> Plan:
-    name = branch_name(reader)
+def _tag(writer: Node, reader: Node, name: str, to: _Target) -> Plan:
     for at, each in enumerate(to.place.inside):
         if each.name == name:
             part = to.child(each, to.field.inside(name), inside(to.where, name))
@@ -437,9 +449,10 @@ def _offsets(counts: Any) -> pa.Array:
 def _map(writer: Map, reader: Map, to: _Target) -> Plan:
     if not pt.is_map(to.type):
         raise _unfit(reader, to)
-    key_place = Place("key", to.type.key_type, False, ())
-    key = _leaf(Primitive("string"), Primitive("string"), to.child(key_place, to.field, f"{to.where}.key"))
-    inner = to.child(to.place.inside[0], to.field, f"{to.where}.{VALUE}")
+    key_place = Place(KEY, to.type.key_type, False, ())
+    key_to = to.child(key_place, to.field.inside(KEY), f"{to.where}.{KEY}")
+    key = _leaf(Primitive("string"), Primitive("string"), key_to)
+    inner = to.child(to.place.inside[0], to.field.inside(VALUE), f"{to.where}.{VALUE}")
     value = _plan(writer.values, reader.values, inner)
     return _MapOf(key, value if to.type.item_field.nullable else _Required(value, inner.where), writer, to)
 

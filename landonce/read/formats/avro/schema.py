@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,9 +102,13 @@ def kind_of(node: Node) -> str:
     return node.kind if isinstance(node, Primitive) else type(node).__name__.lower()
 
 
-def branch_name(node: Node) -> str:
-    """The name of a branch of a union, as Avro's JSON writes it, without its namespace."""
-    return node.name.rpartition(".")[2] if isinstance(node, Named) else kind_of(node)
+def branch_names(branches: Sequence[Node]) -> tuple[str, ...]:
+    """The names of a union's branches, as Avro's JSON writes them: without the namespace, unless two would be equal."""
+    short = [each.name.rpartition(".")[2] if isinstance(each, Named) else kind_of(each) for each in branches]
+    return tuple(
+        each.name if isinstance(each, Named) and short.count(name) > 1 else name
+        for each, name in zip(branches, short, strict=True)
+    )
 
 
 def parse(text: str, referenced: Iterable[str] = ()) -> Node:
@@ -172,7 +176,7 @@ class _Parser:
             raise BadSchema("a name of the Avro schema is not valid")
         if full in self._named:
             raise BadSchema(f"type {full} of the Avro schema is defined twice")
-        aliases = tuple(_full(each, inner) for each in raw.get("aliases") or ())
+        aliases = tuple(_full(each, inner) for each in _aliases(raw))
         self._named[full] = None
         made: Node
         if kind == "enum":
@@ -189,13 +193,14 @@ class _Parser:
 
     def _members(self, raw: Mapping[str, Any], full: str, space: str) -> tuple[Member, ...]:
         members = []
-        for each in _need(raw, "fields"):
+        fields = _need(raw, "fields")
+        if not isinstance(fields, list):
+            raise BadSchema(f"the fields of {full} in the Avro schema are not a list")
+        for each in fields:
             if not isinstance(each, dict) or not isinstance(each.get("name"), str):
                 raise BadSchema(f"a field of {full} in the Avro schema has no name")
-            aliases = tuple(each.get("aliases") or ())
-            members.append(
-                Member(each["name"], self.node(_need(each, "type"), space), aliases, each.get("default", NO_DEFAULT))
-            )
+            type_ = self.node(_need(each, "type"), space)
+            members.append(Member(each["name"], type_, _aliases(each), each.get("default", NO_DEFAULT)))
         if len({each.name for each in members}) < len(members):
             raise BadSchema(f"{full} in the Avro schema has two fields of one name")
         return tuple(members)
@@ -217,6 +222,13 @@ def _need(raw: Mapping[str, Any], key: str) -> Any:
     return raw[key]
 
 
+def _aliases(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    aliases = raw.get("aliases") or []
+    if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
+        raise BadSchema("the aliases of a type or field of the Avro schema are not a list of names")
+    return tuple(aliases)
+
+
 def _full(name: Any, space: str) -> str:
     if not isinstance(name, str) or not isinstance(space, str):
         raise BadSchema("a name of the Avro schema is not a string")
@@ -235,7 +247,7 @@ def _logical(raw: Mapping[str, Any], kind: str, size: int = 0) -> Logical | None
         precision, scale = raw.get("precision"), raw.get("scale", 0)
         if type(precision) is not int or type(scale) is not int:
             return None
-        room = len(str(2 ** (8 * size - 1) - 1)) - 1 if size else 0
+        room = len(str(2 ** (8 * min(size, _WIDEST_DECIMAL) - 1) - 1)) - 1 if size else 0
         widest = min(_WIDEST_DECIMAL, room) if kind == "fixed" else _WIDEST_DECIMAL
         return Logical(name, precision, scale) if 0 <= scale <= precision and 0 < precision <= widest else None
     if kind == "fixed":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.read.formats.avro.schema import Array, Map, Node, Primitive, Record, Union, branch_name
+from landonce.read.formats.avro.schema import Array, Map, Node, Primitive, Record, Union, branch_names
 from landonce.read.formats.avro.values import meaning
 from landonce.read.schema.fields import Field, Schema
 
@@ -101,4 +101,5 @@ def _union(kinds: Sequence[Node]) -> pa.DataType:
 
 
 def _struct(kinds: Sequence[Node]) -> pa.DataType:
-    return pa.struct([pa.field(branch_name(each), type_of(each)[0]) for each in kinds])
+    names = branch_names(kinds)
+    return pa.struct([pa.field(name, type_of(each)[0]) for name, each in zip(names, kinds, strict=True)])

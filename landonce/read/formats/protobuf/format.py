@@ -27,8 +27,8 @@ class Protobuf(Format):
         return ProtobufDecoder(schema, self.source, max_record_bytes=max_record_bytes)
 
     def decisive(self) -> tuple[object, ...]:
-        registered = self.source.registry is not None
-        return "protobuf", VERSION, registered, self.source.message, hashlib.sha256(self.source.descriptors).hexdigest()
+        of = self.source
+        return "protobuf", VERSION, str(of.registry or ""), of.message, hashlib.sha256(of.descriptors).hexdigest()
 
     def fields(self, values: Sequence[bytes]) -> Schema:
         try:

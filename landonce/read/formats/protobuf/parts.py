@@ -83,7 +83,7 @@ class Scalar(Part):
     def settle(self, array: pa.Array) -> Settled:
         array = _filled(array, self.zero)
         if self.written:
-            return array.cast(pa.string()), []
+            return _converted(array.cast(pa.string()), self.field)
         if not self.utf8:
             return _converted(array, self.field)
         text = cast_or_null(array, pa.string())

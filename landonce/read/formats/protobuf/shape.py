@@ -48,6 +48,7 @@ from landonce.read.formats.protobuf.wire import BYTES, ENUM, GROUP, INT32, MESSA
 from landonce.read.schema.fields import (
     JSON,
     KEY,
+    VALUE,
     Field,
     Place,
     Schema,
@@ -146,10 +147,10 @@ class _Building:
         as_text = pt.is_string(type_.key_type) and entry["key"].type != STRING
         key_place = Place(KEY, type_.key_type, False, (KEY,))
         if as_text:
-            key: Part = Scalar(_wire(entry["key"], path), limits, written=True)
+            key: Part = Scalar(_wire(entry["key"], path), _leaf(limits.inside(KEY), path, type_.key_type), written=True)
         else:
-            key = self.single(entry["key"], key_place, Field(KEY, type_.key_type), path)
-        value = self.single(entry["value"], place.inside[0], limits, path)
+            key = self.single(entry["key"], key_place, limits.inside(KEY), path)
+        value = self.single(entry["value"], place.inside[0], limits.inside(VALUE), path)
         key, value = _always(key), _always(value)
         wire = Wire(field.number, MESSAGE, path, repeated=True, inside=(key.wire, value.wire))
         return Map(wire, landed(type_), key, value, path)
