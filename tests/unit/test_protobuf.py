@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,8 +24,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landonce.errors import ConfigError, RegistryUnavailable
+from landonce.errors import ConfigError, RegistryUnavailable, SourceUnavailable
 from landonce.read.formats import Decoded
+from landonce.read.formats.protobuf import source as source_module
 from landonce.read.formats.protobuf.decode import ProtobufDecoder
 from landonce.read.formats.protobuf.framing import BadFrame, Frame, frame_of
 from landonce.read.formats.protobuf.source import Messages, ProtobufSource, compile_text
@@ -360,7 +362,12 @@ def test_limits_of_the_keys_and_values_of_a_map() -> None:
     of, made = source(text, "M"), class_of(text, "M")
     limits = (Field("key", pa.string(), longest=2), Field("value", pa.string(), allowed=frozenset({"a"})))
     schema = Schema(tuple(Field(name, pa.map_(pa.string(), pa.string()), inner=limits) for name in ("m", "n")))
-    values = [{"m": {"ab": "a"}, "n": {99: "a"}}, {"m": {"abc": "a"}}, {"m": {"a": "b"}}, {"n": {100: "a"}}]
+    values: list[dict[str, Any]] = [
+        {"m": {"ab": "a"}, "n": {99: "a"}},
+        {"m": {"abc": "a"}},
+        {"m": {"a": "b"}},
+        {"n": {100: "a"}},
+    ]
     decoded = decode([made(**each).SerializeToString() for each in values], schema, of=of)
     assert decoded.table.to_pylist() == [{"m": [("ab", "a")], "n": [("99", "a")]}]
     assert [each.reason for each in decoded.rejects] == [
@@ -789,6 +796,42 @@ def test_only_the_chosen_message_lands() -> None:
     of = ProtobufSource(message="e.A", registry=REGISTRY)
     decoded = decode([framed(1, b"\x08\x05"), framed(1, b"", 1, 0)], "id BIGINT", of=of)
     assert [each.reason for each in decoded.rejects] == ["is a e.B.C, not a e.A"]
+
+
+PROTOC_FAILS = {
+    "signal 9 ended protoc": "import os; os.kill(os.getpid(), 9)",
+    "No module named grpc_tools": "import sys; sys.exit('No module named grpc_tools')",
+    "landonce_main.proto:1:1: warning: unused": "import sys; sys.exit('landonce_main.proto:1:1: warning: unused')",
+    "protoc did not end in 1 s": "import time; time.sleep(60)",
+    "No such file or directory": None,
+}
+
+
+@pytest.mark.parametrize("problem", PROTOC_FAILS)
+def test_a_protoc_that_does_not_run_is_no_dead_letter(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program runs instead of Python with protoc."""
+    program, instead = tmp_path / "python", PROTOC_FAILS[problem]
+    if instead is not None:
+        program.write_text(f"#!{sys.executable}\n{instead}\n")
+        program.chmod(0o700)
+    schema = Registered("PROTOBUF", f'syntax = "proto3"; message M {{ int64 id = 1; }} // {problem}')
+    of = ProtobufSource(registry=InMemory("http", "nowhere", 1, known=((1, schema),)))
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", str(program))
+        broken.setattr(source_module, "_PROTOC_SECONDS", 1)
+        with pytest.raises(SourceUnavailable, match=problem):
+            decode([framed(1, b"\x08\x05")], "id BIGINT", of=of)
+    assert rows([framed(1, b"\x08\x05")], "id BIGINT", of=of) == [{"id": 5}]
+
+
+@pytest.mark.parametrize("name", ["", "a", "x" * 300, "\0", "\ud800"])
+def test_a_reference_whose_name_is_no_file_is_rejected(name: str) -> None:
+    schema = Registered("PROTOBUF", 'syntax = "proto3"; message M {}', (("a/b.proto", ""), (name, "")))
+    of = ProtobufSource(registry=InMemory("http", "nowhere", 1, known=((1, schema),)))
+    (reject,) = decode([framed(1, b"")], "id BIGINT", of=of).rejects
+    assert reject.reason == "schema 1 of the registry cannot be compiled"
 
 
 def test_an_error_of_the_registry_itself_is_no_dead_letter() -> None:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from landonce.errors import ConfigError
+from landonce.errors import ConfigError, SourceUnavailable
 from landonce.read.formats.protobuf.framing import Frame
 from landonce.read.registry import Registered, Registry, UnknownSchema
 
@@ -173,7 +175,22 @@ def compile_file(path: Path) -> bytes:
 
 
 def compile_text(text: str, imports: Mapping[str, str]) -> bytes:
-    """A FileDescriptorSet of the text of a `.proto` file; its imports are texts, too."""
+    """A FileDescriptorSet of the text of a `.proto` file; its imports are texts, too. Raises `ConfigError` only for what is
+    wrong with the texts or their names."""
+    try:
+        return _compile_text(text, imports)
+    except OSError as error:
+        if error.errno in _BAD_NAME:
+            raise ConfigError("a Protobuf schema imports a file whose name is not valid.", safe=_SAFE) from None
+        raise _not_compiled(error.strerror or type(error).__name__) from None
+    except ValueError:
+        raise ConfigError("a Protobuf schema, or the name of one, is not valid text.", safe=_SAFE) from None
+
+
+_BAD_NAME = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+
+
+def _compile_text(text: str, imports: Mapping[str, str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="landonce-proto-") as folder:
         root = Path(folder).resolve()
         main = "landonce_main.proto"
@@ -187,7 +204,8 @@ def compile_text(text: str, imports: Mapping[str, str]) -> bytes:
 
 
 def _protoc(name: str, folders: Iterable[Path], what: str) -> bytes:
-    """In a process of its own, because protoc prints its errors."""
+    """In a process of its own, because protoc prints its errors. What protoc says about the file is `ConfigError`; any other
+    failure may pass, and is `SourceUnavailable`."""
     with tempfile.TemporaryDirectory(prefix="landonce-protoc-") as folder:
         out = Path(folder) / "descriptors"
         paths = [f"-I{each}" for each in (*folders, *_includes())]
@@ -199,10 +217,30 @@ def _protoc(name: str, folders: Iterable[Path], what: str) -> bytes:
             "--include_imports",
             f"--descriptor_set_out={out}",
         ]
-        done = subprocess.run([*command, name], capture_output=True, text=True, timeout=_PROTOC_SECONDS, check=False)
-        if done.returncode:
-            raise ConfigError(f"{what} cannot be compiled:\n{done.stderr.strip()}", safe=_SAFE)
-        return out.read_bytes()
+        try:
+            done = subprocess.run(
+                [*command, name],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_PROTOC_SECONDS,
+                check=False,
+            )
+            if not done.returncode:
+                return out.read_bytes()
+        except subprocess.TimeoutExpired:
+            raise _not_compiled(f"protoc did not end in {_PROTOC_SECONDS} s") from None
+        except OSError as error:
+            raise _not_compiled(error.strerror or type(error).__name__) from None
+    if done.returncode > 0 and re.search(rf"^(?:.*/)?{re.escape(name)}:(?:\d+:\d+:)? (?!warning:)", done.stderr, re.M):
+        raise ConfigError(f"{what} cannot be compiled:\n{done.stderr.strip()}", safe=_SAFE)
+    if done.returncode < 0:
+        raise _not_compiled(f"signal {-done.returncode} ended protoc")
+    raise _not_compiled(f"protoc failed: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
+
+
+def _not_compiled(why: str) -> SourceUnavailable:
+    return SourceUnavailable(f"a Protobuf schema was not compiled: {why}.", safe="Nothing was skipped.")
 
 
 def _includes() -> list[Path]:
