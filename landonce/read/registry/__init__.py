@@ -1,8 +1,8 @@
 """Schemas by id, from a registry that speaks Confluent's HTTP protocol: for Avro, Protobuf and JSON.
 
-An id means the same schema for ever, so a process asks for each once. An id that the registry does not know is
-`UnknownSchema`; only an answer in the registry's own words counts as that, and never one of a proxy or of another
-service. What may pass is asked again with growing pauses, then it is `RegistryUnavailable`.
+An id means the same schema for ever, so a process asks for each once. An id that the registry does not know, also when
+it is asked again after a second or two (a replica may be behind), is `UnknownSchema`; only an answer in the registry's
+own words counts as that, and never one of a proxy or of another service. What may pass is asked again with growing pauses, then it is `RegistryUnavailable`.
 
 The client is the standard library's: it checks certificates by the system's authorities, or by those of the pipeline
 file. User and password are only in the request's header: never in a message, a log line or a repr.
@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 import threading
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -28,10 +31,17 @@ from landonce.config.secrets import remember
 from landonce.errors import ConfigError, RegistryRefused, RegistryUnavailable
 
 _PAUSES = (0.2, 1.0, 3.0)
+_UNKNOWN_PAUSES = (0.2, 0.5, 1.0)
+_MOST_WAITS = 10
+"""For how many unknown ids a process waits in a minute: a topic of other bytes may hold millions."""
 _FORGET_UNKNOWN = 10.0
 """Seconds for which an id counts as unknown without another question."""
+_MOST_UNKNOWN = 10_000
 _LARGEST = 16 * 2**20
 _MOST_REFERENCES = 1_000
+_DEEPEST_REFERENCE = 100
+_UNWRITABLE = re.compile(r"[^!-~]")
+"""What a path in a request cannot hold."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _NOT_FOUND = (40401, 40402, 40403)
 """Confluent's codes for a subject, a version and an id that do not exist."""
@@ -95,6 +105,10 @@ def registry_at(
         raise _bad_url("must begin with http:// or https://")
     if not parts.hostname:
         raise _bad_url("names no host")
+    if not _is_host(parts.hostname):
+        raise _bad_url("names a host that cannot exist")
+    if _UNWRITABLE.search(parts.path):
+        raise _bad_url("has a path with spaces or other characters that must be percent-encoded")
     if parts.query or parts.fragment:
         raise _bad_url("must end with the path")
     user, password = user or unquote(parts.username or ""), password or unquote(parts.password or "")
@@ -114,6 +128,13 @@ def registry_at(
     if parts.scheme == "https":
         _context(made)
     return made
+
+
+def _is_host(name: str) -> bool:
+    try:
+        return _UNWRITABLE.search(name.encode("idna").decode()) is None
+    except UnicodeError:
+        return False
 
 
 def registry_of(section: SchemaRegistry) -> Registry:
@@ -147,6 +168,9 @@ def _bad_url(problem: str) -> ConfigError:
 
 _known: dict[tuple[Registry, str], Registered] = {}
 _unknown: dict[tuple[Registry, str], float] = {}
+"""Until when an id counts as unknown, the oldest first."""
+_waits: deque[float] = deque(maxlen=_MOST_WAITS)
+"""When the process last waited for unknown ids."""
 _lock = threading.Lock()
 
 
@@ -159,14 +183,40 @@ def _remembered(registry: Registry, path: str) -> Registered:
         if time.monotonic() < _unknown.get(key, 0.0):
             raise UnknownSchema
     try:
-        found = _resolved(registry, path)
+        found = _awaited(registry, path)
     except UnknownSchema:
         with _lock:
+            _unknown.pop(key, None)
             _unknown[key] = time.monotonic() + _FORGET_UNKNOWN
+            while len(_unknown) > _MOST_UNKNOWN:
+                del _unknown[next(iter(_unknown))]
         raise
     with _lock:
         _known[key] = found
     return found
+
+
+def _awaited(registry: Registry, path: str) -> Registered:
+    """What was registered a moment ago may not be known to every replica of the registry yet."""
+    try:
+        return _resolved(registry, path)
+    except UnknownSchema:
+        if not _may_wait():
+            raise
+    for pause in _UNKNOWN_PAUSES:
+        time.sleep(pause)
+        with suppress(UnknownSchema):
+            return _resolved(registry, path)
+    raise UnknownSchema
+
+
+def _may_wait() -> bool:
+    with _lock:
+        now = time.monotonic()
+        if len(_waits) == _MOST_WAITS and now - _waits[0] < 60:
+            return False
+        _waits.append(now)
+        return True
 
 
 def _resolved(registry: Registry, path: str) -> Registered:
@@ -179,16 +229,20 @@ def _resolved(registry: Registry, path: str) -> Registered:
 
 def _collect(registry: Registry, answer: Mapping[str, Any], names: dict[str, str], above: tuple[str, ...]) -> None:
     """Adds the schemas that an answer refers to, those first that others need."""
-    for each in answer.get("references") or ():
+    references = answer.get("references") or []
+    if not isinstance(references, list):
+        raise _strange(registry, "references that are not a list")
+    for each in references:
         try:
-            name, subject, version = str(each["name"]), str(each["subject"]), int(each["version"])
-        except (KeyError, TypeError, ValueError):
+            name, version = str(each["name"]), int(each["version"])
+            path = f"/subjects/{quote(str(each['subject']), safe='')}/versions/{version}"
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise _strange(registry, "a reference without a name, a subject or a version") from None
         if name in names:
             continue
-        if name in above or len(names) >= _MOST_REFERENCES:
+        if name in above or len(above) >= _DEEPEST_REFERENCE or len(names) >= _MOST_REFERENCES:
             raise _strange(registry, "references without an end")
-        found = _ask(registry, f"/subjects/{quote(subject, safe='')}/versions/{version}")
+        found = _ask(registry, path)
         _collect(registry, found, names, (*above, name))
         names[name] = _text(registry, found)
 
@@ -231,7 +285,7 @@ def _ask(registry: Registry, path: str) -> Mapping[str, Any]:
 def _judged(registry: Registry, status: int, data: bytes) -> Mapping[str, Any]:
     try:
         answer = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if status == 200 and isinstance(answer, dict):
         return answer
