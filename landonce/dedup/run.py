@@ -28,7 +28,7 @@ from landonce.engine.observe import AcceptReport, BatchReport, DedupObserver, Ob
 from landonce.engine.pipeline import RunSession, driver_for, opened_sink, require_topics, session_of
 from landonce.engine.spark.session import is_remote
 from landonce.engine.waiting import Waiting
-from landonce.errors import ConfigError, StoreBehind
+from landonce.errors import ConfigError, Fenced, LedgerSetBack, StoreBehind
 from landonce.jvm import spark_errors
 from landonce.protocol.dedup import behind, beyond
 from landonce.protocol.ledger import LedgerState, Totals
@@ -252,10 +252,23 @@ class Both:
             while not self._anything():
                 if self.push.stopping.wait(_POLL):
                     return
-            self._pushed = self.push.run()
+            while self._pushed is None:
+                try:
+                    self._pushed = self.push.run()
+                except Fenced as error:
+                    if isinstance(error, LedgerSetBack) or not self._has_store():
+                        raise
         except BaseException as error:
             self._failed.append(error)
             self.accept.stopping.set()
+
+    def _has_store(self) -> bool:
+        """Whether this run still has the store. Who has the store takes the target's ledger back from a driver that lost the store, and took
+        the ledger before it heard of that: otherwise, of two that start at once, each could fence the other."""
+        mine, mark = self.accept.state, self.store.mark(self.parts.config.pipeline)
+        if mine is None or mark is None:
+            return False
+        return (mark.state.epoch, mark.state.owner) == (mine.epoch, mine.owner)
 
     def _anything(self) -> bool:
         """Whether the accepting driver has compared the store with the target, and knows its topics by now."""

@@ -59,6 +59,22 @@ def test_the_later_of_two_drivers_wins(play: Unique, tmp_path: Path) -> None:
     play.exact()
 
 
+def test_a_driver_that_lost_the_store_does_not_stop_the_one_that_has_it(play: Unique, tmp_path: Path) -> None:
+    """It takes the target's ledger although another one has the store by now, which takes the ledger back."""
+    play.feed.more(100, bad_every=10)
+    go = tmp_path / "go"
+    loser = play.drivers.start("acquire.before", go=go, once=False, thread=PUSH)
+    loser.wait_reached()
+    winner = play.drivers.start(once=False)
+    wait_for(play.complete, "the later one lands everything", winner, every=0.2)
+    go.touch()
+    assert loser.finish() == Fenced.exit_code, loser.tail()
+    play.feed.more(100, bad_every=10)
+    wait_for(play.complete, "it goes on", winner, every=0.2)
+    assert winner.terminate() == 0, winner.tail()
+    play.exact()
+
+
 def test_zombies_change_nothing(play: Unique) -> None:
     """Each is stopped in the middle of what its predecessor left, and wakes when all is done."""
     zombies = []

@@ -58,7 +58,7 @@ _PARTS = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?", re.
 _STRICT = re.compile(_NUMBER, re.ASCII)
 _LOOSE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 """Of decimals in strings, which `strict` reads too."""
-_BOOLEANS = pa.array(["false", "true", "0", "1"])
+_BOOLEANS = ("false", "true", "0", "1")
 _EXACT_TO = {pa.float32(): 2**24, pa.float64(): 2**53}
 _EPOCHS: tuple[Literal["s", "ms", "us", "ns"], ...] = ("s", "ms", "us", "ns")
 _FAR = 10**9
@@ -153,7 +153,7 @@ def _fast_from_strings(text: pa.StringArray, type_: pa.DataType) -> pa.Array:
     if is_textual(type_):
         return from_text(text, type_)
     if pt.is_boolean(type_):
-        known = pc.index_in(pc.ascii_lower(text), value_set=_BOOLEANS)
+        known = pc.index_in(pc.ascii_lower(text), value_set=pa.array(_BOOLEANS))
         return pa.array([False, True, False, True]).take(known)
     return _numbers(text, type_)
 
@@ -162,7 +162,7 @@ def _fast_from_literals(text: pa.StringArray, type_: pa.DataType, rule: Rule) ->
     if pt.is_string(type_):
         return text
     if pt.is_boolean(type_):
-        return pa.array([False, True]).take(pc.index_in(text, value_set=_BOOLEANS.slice(0, 2)))
+        return pa.array([False, True]).take(pc.index_in(text, value_set=pa.array(_BOOLEANS[:2])))
     if pt.is_temporal(type_):
         return _times(cast_or_null(_matching(text, _PLAIN_INTEGER), pa.int64()), type_, rule)
     if is_textual(type_):

@@ -164,6 +164,9 @@ class Cursor:
             return pa.array([], pa.binary())
         edges = np.empty(2 * count, np.int32)
         edges[0::2], edges[1::2] = start, end
+        if (np.diff(edges) < 0).any():  # values of damaged records may overlap; these records are rejected
+            pieces = zip(start.tolist(), end.tolist(), strict=True)
+            return pa.array([self.body.data[first:last].tobytes() for first, last in pieces], pa.binary())
         array = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), self.body.buffer])
         return array.take(pa.array(np.arange(0, 2 * count, 2)))
 
