@@ -3,7 +3,7 @@ BENCHES := clickhouse dedup formats iceberg sql
 .PHONY: help setup demo test test-all quick quick-all quick-tests test-long test-setup lint types collect pytest coverage docs bench lock clean $(BENCHES)
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases dedup_decisions dedup_rules fanout_account guard_values ledger_state operate pace packing \
 	query_parts query_protocol query_snapshots reasons rebase_rows source target tokens topic_identity worker_steps)
