@@ -53,22 +53,24 @@ class Figures:
                     name = _name(kind, keys, copies)
                     mine = self.seconds[name]
                     cpu = median(self.cpu_seconds[name]) / self.records * 1e6
-                    told = [
+                    measured = [
                         speed(self.records, mine),
                         f"{times(ratios(mine, peer))} × Spark",
                         f"{cpu:.1f} CPU s per million",
                         f"slowest batch {max(self.stalls[name]):.1f} × the median",
                     ]
-                    rows.append((f"landonce, {kind}, {_short(keys)} keys, {of}", "; ".join(told)))
+                    rows.append((f"landonce, {kind}, {_short(keys)} keys, {of}", "; ".join(measured)))
         for kind in ("sqlite", "postgres"):
             for keys in self.keys:
                 name = _name(kind, keys)
-                told = [
+                measured = [
                     f"{self.memory_mb[name]:,.0f} MB",
                     f"keys mapped: {self.mapped_mb[name]:,.0f} MB",
                     f"on disk: {self.bytes_per_key[name]:.0f} bytes per key",
                 ]
-                rows.append((f"peak memory of driver, JVM and workers, {kind}, {_short(keys)} keys", "; ".join(told)))
+                rows.append(
+                    (f"peak memory of driver, JVM and workers, {kind}, {_short(keys)} keys", "; ".join(measured))
+                )
             for copies in _COPIES:
                 few, many = (self.seconds[_name(kind, keys, copies)] for keys in (self.keys[0], self.keys[-1]))
                 what = (

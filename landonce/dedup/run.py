@@ -376,16 +376,16 @@ class AcceptObserver:
 
     observer: Observer
     opened: OpenAccept
-    _told: tuple[int, int] = (0, 0)
+    _reported: tuple[int, int] = (0, 0)
 
     def step(self, effect: Effect) -> None:
         self.observer.step(effect)
 
     def batch(self, report: BatchReport) -> None:
-        copies, seen_again = self._told
-        self._told = self.opened.copies, self.opened.seen_again
+        copies, seen_again = self._reported
+        self._reported = self.opened.copies, self.opened.seen_again
         if isinstance(self.observer, DedupObserver):
-            self.observer.accepted(AcceptReport(report, self._told[0] - copies, self._told[1] - seen_again))
+            self.observer.accepted(AcceptReport(report, self._reported[0] - copies, self._reported[1] - seen_again))
 
     def trouble(self, what: str) -> None:
         self.observer.trouble(f"accept: {what}")

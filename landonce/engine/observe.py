@@ -55,7 +55,7 @@ class InferenceObserver(Protocol):
 
 @dataclass(frozen=True)
 class AcceptReport:
-    """With `dedup`: one batch that was accepted. What landed of it is told in a `BatchReport` of its own."""
+    """With `dedup`: one batch that was accepted. A `BatchReport` of its own says what landed of it."""
 
     batch: BatchReport
     """`landed` are the events that were accepted, and `filtered` all records that were left out."""

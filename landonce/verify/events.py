@@ -216,7 +216,7 @@ class EventAudit:
             self._parts[shard].append(rows[shards == shard])
 
     def judge(self, later: Callable[[], Iterator[Keyed]], before: Callable[[], Iterator[Any]]) -> JudgedEvents:
-        """`later`: the records above the judged range. `before`: the ids of rows below it, None where they cannot be told. Both are only
+        """`later`: the records above the judged range. `before`: the ids of rows below it, None where they cannot be known. Both are only
         asked if an event seems to be missing."""
         shards = []
         for parts in self._parts:

@@ -129,7 +129,7 @@ def parse(text: str, referenced: Iterable[str] = ()) -> Node:
 class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, Node | None] = {}
-        """By full name. None: the type is being defined, so whoever uses it is inside it."""
+        """By full name. None: the type is being defined, so the type that uses it is inside it."""
 
     def node(self, raw: Any, space: str) -> Node:
         if isinstance(raw, str):
