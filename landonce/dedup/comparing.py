@@ -400,12 +400,13 @@ class Joining:
         found = JoinedShards(self.recipe.terms)
         shards, new = self.store.shards(parts.keys()), []
         for number in sorted(parts):
-            found.seen[number] = shards[number].version
+            shard = shards.get(number, _GONE)
+            found.seen[number] = shard.version
             try:
-                keys = self._judge(parts[number], shards[number], found)
+                keys = self._judge(parts[number], shard, found)
                 if len(keys.hi):
                     new.append(self._encoded(number, 0, bucket_of(self.now, self.recipe.bucket), keys))
-                self._merge(number, shards[number], found)
+                self._merge(number, shard, found)
             except RunGone as gone:
                 raise TargetUnavailable(f"{gone.what} The batch is compared again.") from None
         found.runs += self.store.put_runs(new)
