@@ -24,6 +24,7 @@ from landonce.dedup.comparing import JoinedShards, Joining, Place, Share
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import KEY_BYTES, slices_of_shards
 from landonce.dedup.store import Acceptance, Store, StorePlace
+from landonce.errors import TargetUnavailable
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Mark
 
@@ -63,7 +64,11 @@ class Accepting:
         numbers = np.array(sorted(set(events)), np.uint64)
         hi = np.sort(numbers * np.uint64(0x9E3779B97F4A7C15))
         while True:
-            joined = self._joined(hi)
+            try:
+                joined = self._joined(hi)
+            except TargetUnavailable:  # a run was merged or split meanwhile: a driver tries again, too
+                self.again += 1
+                continue
             terms = joined.terms if self.watched else None
             added = Acceptance(
                 joined.seen if self.watched else {}, tuple(joined.runs), tuple(joined.merged), terms=terms
