@@ -1,12 +1,14 @@
 # The commands that matter. Each sets up what it needs and can be run again at any time.
-BENCHES := clickhouse dedup formats iceberg sql
+BENCHES := changes clickhouse dedup formats iceberg sql
 .PHONY: help setup demo test test-all quick quick-all quick-tests test-long test-setup lint types collect pytest coverage docs bench lock clean $(BENCHES)
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# Images of containers often tell Python not to keep what it compiled. Then each of the many processes of a run compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
-COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases dedup_decisions dedup_rules fanout_account guard_values ledger_state operate pace packing \
-	query_parts query_protocol query_snapshots reasons rebase_rows source target tokens topic_identity worker_steps)
+COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases dedup_decisions dedup_rules fanout_account guard_values ledger_state letter_plans move_in move_in_clickhouse operate \
+	pace packing push_rows query_parts query_protocol query_snapshots reasons rebase_rows seek shard_map source start target tokens tolerance topic_identity worker_steps)
 ALL_TESTS := $(PYTEST) -m "not long" --durations=25
 
 help:  ## say what there is

@@ -12,11 +12,13 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import clickhouse, dedup, formats, iceberg, sql
+from bench.iceberg import changes
 from bench.report import document, save
 
 ROOT = Path(__file__).parents[1]
-Figures = clickhouse.Figures | dedup.Figures | formats.Figures | iceberg.Figures | sql.Figures
+Figures = changes.Figures | clickhouse.Figures | dedup.Figures | formats.Figures | iceberg.Figures | sql.Figures
 _ALL: dict[str, Callable[..., Figures]] = {
+    "changes": changes.measure,
     "clickhouse": clickhouse.measure,
     "dedup": dedup.measure,
     "formats": formats.measure,
@@ -35,13 +37,19 @@ def main() -> None:
     parser.add_argument(
         "--keys", type=int, nargs="+", default=[1_000_000, 20_000_000], help="keys in the store of dedup"
     )
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the Iceberg table that changes")
+    parser.add_argument("--long", type=int, default=10_000_000, help="records of the long runs of dedup, in 40 batches")
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
     options = parser.parse_args()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     console = Console()
     for name in [options.sink] if options.sink else _ALL:
         with tempfile.TemporaryDirectory(prefix="landonce-bench-") as folder:
-            more = {"iceberg": {"flat": options.flat}, "dedup": {"keys": options.keys}}.get(name, {})
+            more = {
+                "changes": {"rows": options.rows},
+                "dedup": {"keys": options.keys, "long": options.long},
+                "iceberg": {"flat": options.flat},
+            }.get(name, {})
             figures = _ALL[name](Path(folder), options.records, options.repetitions, options.warm_ups, console, **more)
         figures.section().show(console)
         save(name, figures.as_json(), ROOT / "build" / "bench.json")

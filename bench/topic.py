@@ -16,15 +16,15 @@ SCHEMA = "id BIGINT NOT NULL, user STRING NOT NULL, event STRING NOT NULL, at TI
 def fill(bootstrap_servers: str, records: int, *, begin: int = 0, make: bool = True) -> None:
     """Makes the topic and its records, or more of them."""
     if make:
-        _make(bootstrap_servers, TOPIC)
-    _produce(bootstrap_servers, TOPIC, (_record(number) for number in range(begin, begin + records)))
+        make_topic(bootstrap_servers, TOPIC)
+    produce(bootstrap_servers, TOPIC, (record(number) for number in range(begin, begin + records)))
 
 
 def make_topic_by_kind(bootstrap_servers: str, kinds: int, records: int = 200_000) -> str:
     """A topic whose records are of so many kinds, all of them in every stretch of it."""
     topic = f"kinds{kinds}"
-    _make(bootstrap_servers, topic)
-    _produce(
+    make_topic(bootstrap_servers, topic)
+    produce(
         bootstrap_servers,
         topic,
         (b'{"id":%d,"kind":"k%d"}' % (each, each // PARTITIONS % kinds) for each in range(records)),
@@ -32,9 +32,11 @@ def make_topic_by_kind(bootstrap_servers: str, kinds: int, records: int = 200_00
     return topic
 
 
-def make_topic_with_copies(bootstrap_servers: str, records: int, copies: float) -> tuple[str, int]:
+def make_topic_with_copies(
+    bootstrap_servers: str, records: int, copies: float, name: str = "copies"
+) -> tuple[str, int]:
     """A topic in which this share of the records are copies of earlier ones, however far back; and how many are not."""
-    topic, chance = f"copies{copies * 100:.0f}", random.Random(20261118)
+    topic, chance = f"{name}{copies * 100:.0f}", random.Random(20261118)
     numbers: list[int] = []
     unique = 0
     for _ in range(records):
@@ -43,17 +45,19 @@ def make_topic_with_copies(bootstrap_servers: str, records: int, copies: float) 
         else:
             numbers.append(unique)
             unique += 1
-    _make(bootstrap_servers, topic)
-    _produce(bootstrap_servers, topic, map(_record, numbers))
+    make_topic(bootstrap_servers, topic)
+    produce(bootstrap_servers, topic, map(record, numbers))
     return topic, unique
 
 
-def _make(bootstrap_servers: str, topic: str) -> None:
+def make_topic(bootstrap_servers: str, topic: str) -> None:
+    """A topic without records."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(timeout=30)
 
 
-def _produce(bootstrap_servers: str, topic: str, records: Iterable[bytes]) -> None:
+def produce(bootstrap_servers: str, topic: str, records: Iterable[bytes]) -> None:
+    """One after the other to the partitions, in turn."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -64,10 +68,10 @@ def _produce(bootstrap_servers: str, topic: str, records: Iterable[bytes]) -> No
             "log_level": 0,
         }
     )
-    for number, record in enumerate(records):
+    for number, each in enumerate(records):
         while True:
             try:
-                producer.produce(topic, record, partition=number % PARTITIONS)
+                producer.produce(topic, each, partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -77,7 +81,8 @@ def _produce(bootstrap_servers: str, topic: str, records: Iterable[bytes]) -> No
         raise RuntimeError("not every record could be produced")
 
 
-def _record(number: int) -> bytes:
+def record(number: int) -> bytes:
+    """About 125 bytes."""
     return (
         b'{"id":%d,"user":"user-%05d","event":"click","at":"2026-11-01T12:%02d:%02d.%03dZ","amount":%d.25,"page":"/p/%d"}'
         % (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from landonce.dedup.run import run_pipeline
     from landonce.errors import NotPushed
     from landonce.protocol.ledger import Totals
+    from landonce.push.sink import ExactlyOnceSink, PushResult
     from landonce.query.once import exactly_once
     from landonce.sinks.clickhouse.config import clickhouse
     from landonce.sinks.iceberg.config import iceberg
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from landonce.sinks.wrapped.sink import WrappedSink, wrap
 
 __all__ = [
+    "ExactlyOnceSink",
     "NotPushed",
     "Pipeline",
+    "PushResult",
     "PushedBlock",
     "Totals",
     "WrappedSink",
@@ -43,8 +46,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ExactlyOnceSink": "landonce.push.sink",
     "NotPushed": "landonce.errors",
     "Pipeline": "landonce.sinks.pipeline_file",
+    "PushResult": "landonce.push.sink",
     "PushedBlock": "landonce.sinks.wrapped.block",
     "Totals": "landonce.protocol.ledger",
     "WrappedSink": "landonce.sinks.wrapped.sink",

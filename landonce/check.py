@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 import pyspark
 
+from landonce.config.model import topics_text
 from landonce.engine import transform
+from landonce.engine.letter_topic import LetterTopic
 from landonce.engine.pipeline import selected_columns
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import is_remote, need_java, open_session, session_if_needed
 from landonce.errors import LandonceError, SourceUnavailable, SparkLost
 from landonce.protocol.ranges import Partition
+from landonce.protocol.source import SourceView
+from landonce.read.kafka.mirror import foreign
 from landonce.sinks.checking import CheckRun, Findings, Sections, nearest, writable
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import selected_from
@@ -49,7 +53,7 @@ class Check:
 
 def check_pipeline(parts: Parts, *, spark: bool = False) -> Check:
     """Checks everything. `spark`: starts a Spark session to check the expressions too."""
-    run = CheckRun(parts, is_remote(parts.config.spark), lambda unread: _retention(parts, unread))
+    run = CheckRun(parts, is_remote(parts.config.spark), lambda unread: _retention(run, unread))
 
     def sections() -> Sections:
         yield "pipeline file", _file(parts)
@@ -86,8 +90,18 @@ def _until_error(findings: Findings) -> Findings:
 def _file(parts: Parts) -> Findings:
     config = parts.config
     kafka = config.source.kafka
-    yield Finding(Level.OK, f"{config.pipeline}: {', '.join(kafka.topics)} at {kafka.bootstrap_servers} → {parts.sink}")
+    yield Finding(
+        Level.OK, f"{config.pipeline}: {topics_text(kafka.topics)} at {kafka.bootstrap_servers} → {parts.sink}"
+    )
     _ = parts.decoding  # reads the files of schemas, which may be missing or wrong
+    sink, interval = parts.sink, config.batch.every(parts.sink.interval).interval
+    if interval < sink.short_interval:
+        yield Finding(
+            Level.WARNING,
+            f"batch.interval is {interval:g} s: {sink.short_interval_costs}",
+            f"set `batch.interval` to {sink.short_interval:g}s or more, or leave it out: then it is {sink.interval:g} s; "
+            "`--once` does not wait for it",
+        )
 
 
 def _kafka(run: CheckRun) -> Findings:
@@ -104,13 +118,40 @@ def _kafka(run: CheckRun) -> Findings:
     for topic, topic_id in run.source.topic_ids:
         count = sum(1 for partition, _ in run.source.extents if partition.topic == topic)
         yield Finding(Level.OK, f"topic {topic} ({topic_id}) has {count} partitions")
+    yield from _mirror(run, run.source)
 
 
-def _retention(parts: Parts, unread: Mapping[Partition, int]) -> Findings:
+def _mirror(run: CheckRun, source: SourceView) -> Findings:
+    """The consumer group that shows the position to Kafka's own tools. What is wrong with it stops no pipeline."""
+    group = run.parts.mirror_group
+    if not group:
+        return
+    change = "name another group in `source.kafka.mirror_group`, or turn it off: false"
+    try:
+        seen = run.parts.broker.group(group, [each for each, _ in source.extents])
+    except LandonceError as error:
+        rights = f"give the user READ on the group {group}, or set `source.kafka.mirror_group: false`"
+        yield Finding(
+            Level.WARNING, f"the position will not be copied to the consumer group {group}: {error.what}", rights
+        )
+        return
+    others = foreign({each: seen.metadata.get(each, "") for each in seen.committed})
+    if seen.members:
+        yield Finding(
+            Level.WARNING, f"the consumer group {group} has {seen.members} active members: it is left alone", change
+        )
+    elif others:
+        what = f"the consumer group {group} has offsets of {others[0]} that landonce did not commit: it is left alone"
+        yield Finding(Level.WARNING, what, f"{change}; or delete the group if nobody needs it")
+    else:
+        yield Finding(Level.OK, f"the consumer group {group} shows the position to Kafka's own tools; it is never read")
+
+
+def _retention(run: CheckRun, unread: Mapping[Partition, int]) -> Findings:
     """How long each topic keeps records, and which unread ones are near their end."""
-    kafka = parts.config.source.kafka
+    kafka = run.parts.config.source.kafka
     retention = Retention(kafka.bootstrap_servers, kafka.options)
-    for topic in kafka.topics:
+    for topic in run.topics:
         yield from retention.findings(topic, {each: at for each, at in unread.items() if each.topic == topic})
 
 
@@ -161,3 +202,8 @@ def _dead_letters(run: CheckRun) -> Findings:
         yield from writable(path, f"go to {path}", f"make {path} writable")
     else:
         yield from writable(nearest(path), f"go to {path}, which is created with the first one", f"mkdir -p {path}")
+    topic = LetterTopic.of(run.parts.config)
+    if topic is not None:
+        count = len(topic.require().extents)
+        yield Finding(Level.OK, f"are sent to the topic {topic.topic} too, which has {count} partitions")
+        yield from topic.transactions()

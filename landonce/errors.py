@@ -29,8 +29,11 @@
         ├── PartitionVanished     a partition that the ledger knows does not exist
         ├── RetentionOverrun      Kafka deleted records before they were read
         ├── PositionBeyondEnd     the ledger is ahead of the topic
+        ├── StartRefused          a new pipeline cannot begin where its file says
         ├── PlanChanged           another transform, schema or decoder made the pending plan
         ├── TransformFailed       a `select` or `where` expression failed on a record
+        ├── BadRecord             a record cannot land, and the pipeline file says that the first one halts the run
+        ├── TooManyDeadLetters    more records cannot land than the pipeline file allows
         ├── Unbalanced            read ≠ landed + dead-lettered + filtered
         ├── TargetAhead           the target holds more than the ledger knows, and the difference is not exact
         ├── PartialPresence       part of a block is present, where a block is whole or absent
@@ -40,23 +43,29 @@
         ├── TargetRefused         the target refused for a reason that waiting does not fix
         ├── ViewRefused           a view behind the table failed and lacks rows that the table has
         ├── TableUnfit            the table cannot hold the guarantee
+        ├── ColumnGone            a column that rows were sent for was dropped or renamed
         ├── TableReplaced         the name belongs to another table now, or to none
         ├── RollbackRefused       a table was rolled back, and the pipeline is configured not to follow
         ├── PositionUncertain     a table's history is gone, and its position with it
-        ├── GapRefused            a query skipped offsets
-        ├── RewindRefused         a query went back further than it may
+        ├── GapRefused            a query or a push skipped offsets
+        ├── RewindRefused         a query or a push went back further than it may
         ├── QueryRefused          a streaming query cannot be delivered exactly once
+        ├── PushRefused           rows that a program pushes cannot be delivered exactly once
+        ├── SeekRefused           the position cannot be moved there, or not exactly
         ├── ImportRefused         another writer of the table did not stop cleanly, or its position is unknown
         ├── OutcomeUnknown        nobody knows whether a write landed, and the sink cannot be asked
         ├── NothingToInfer        no schema is declared, and there is no record to infer one from
         ├── PlanPending           a plan is pending, and the command would discard it
+        ├── ReplayRefused         dead letters cannot land in place
         ├── LettersUnreadable     a dead-letter file is damaged
         ├── DeadLettersMissing    a worker's dead letters are not in the driver's folder
-        ├── DeadLettersUnwritable a worker cannot write dead letters
+        ├── DeadLettersUnwritable dead letters cannot be written
+        ├── DeadLettersUnsure     nobody can see which dead letters are in their topic
         ├── BlockTooLarge         a block holds more bytes than a worker may hold
+        ├── CertificateRefused    the certificate of a server is not trusted, or a server does not accept the client's
         ├── SourceRefused         Kafka refused for a reason that waiting does not fix
         │   └── RegistryRefused   the schema registry refused, or is none
-        ├── KeyRuleChanged        the store of deduplication holds ids that another key rule made
+        ├── KeyRuleChanged        the store of deduplication holds ids of another key rule, or a schema marks another key
         ├── StoreDamaged          the store of deduplication does not hold the bytes that were written to it
         ├── StoreBehind           the target holds events that the store does not know: it was lost or restored
         ├── LedgerTooNew          a newer landonce wrote the ledger
@@ -207,12 +216,24 @@ class PositionBeyondEnd(Halt):
     """The ledger is ahead of the topic."""
 
 
+class StartRefused(Halt):
+    """A new pipeline cannot begin where `start` says; it does not begin anywhere else."""
+
+
 class PlanChanged(Halt):
     """Another transform, schema or decoder made the pending plan."""
 
 
 class TransformFailed(Halt):
     """A `select` or `where` expression failed on a record."""
+
+
+class BadRecord(Halt):
+    """A record cannot land, and the pipeline file says that the first one halts the run."""
+
+
+class TooManyDeadLetters(Halt):
+    """More records cannot land than the pipeline file allows."""
 
 
 class Unbalanced(Halt):
@@ -251,6 +272,10 @@ class TableUnfit(Halt):
     """The table cannot hold the guarantee."""
 
 
+class ColumnGone(Halt):
+    """A column that rows were sent for was dropped or renamed, and records still hold its field."""
+
+
 class TableReplaced(Halt):
     """The name belongs to another table now, or to none."""
 
@@ -273,6 +298,14 @@ class RewindRefused(Halt):
 
 class QueryRefused(Halt):
     """A streaming query cannot be delivered exactly once."""
+
+
+class PushRefused(Halt):
+    """Rows that a program pushes cannot be delivered exactly once."""
+
+
+class SeekRefused(Halt):
+    """The position cannot be moved there, or what is delivered again would be there twice."""
 
 
 class ImportRefused(Halt):
@@ -311,6 +344,10 @@ class PlanPending(Halt):
     """A plan is pending, and the command would discard it."""
 
 
+class ReplayRefused(Halt):
+    """Dead letters cannot land in place: nothing proves that it would be exact."""
+
+
 class LettersUnreadable(Halt):
     """A dead-letter file is damaged."""
 
@@ -320,11 +357,19 @@ class DeadLettersMissing(Halt):
 
 
 class DeadLettersUnwritable(Halt):
-    """A worker cannot write dead letters."""
+    """Dead letters cannot be written to their folder or their topic."""
+
+
+class DeadLettersUnsure(Halt):
+    """Dead letters may be in their topic already, and the part of it to look at is gone."""
 
 
 class BlockTooLarge(Halt):
     """A block holds more bytes than a worker may hold."""
+
+
+class CertificateRefused(Halt):
+    """The certificate of a server is not trusted, or a server does not accept the client's."""
 
 
 class SourceRefused(Halt):
@@ -336,7 +381,7 @@ class RegistryRefused(SourceRefused):
 
 
 class KeyRuleChanged(Halt):
-    """The store holds ids that another key rule made."""
+    """The store holds ids that another key rule made, or a version of a schema marks another key."""
 
 
 class StoreDamaged(Halt):

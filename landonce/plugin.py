@@ -20,6 +20,7 @@ from landonce.ledger.plain_sql import BlockKey, Execute, PlainSqlLedger, flip_bl
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import Ledger, LedgerState, Note, Totals, check_change, check_order, fenced, key
 from landonce.protocol.marks import Mark, Verdict
+from landonce.protocol.operate import kept_notes
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
@@ -113,6 +114,7 @@ __all__ = [
     "errors",
     "fenced",
     "flip_block",
+    "kept_notes",
     "key",
     "mark_from_text",
     "mark_to_text",

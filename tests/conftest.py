@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+from certificates import Certificates, certificates
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings
 from iceberg_servers import LocalRestCatalog
@@ -30,12 +31,22 @@ from open_folder import open_folder
 from pooler import Pooler
 from pooler import installed as pooler_installed
 from running import running
+from s3_server import LocalS3
+from xdist.scheduler import LoadFileScheduling
+from zookeeper_server import LocalZooKeeper
+from zookeeper_server import installed as zookeeper_installed
 
 from landonce.engine.spark.archive import java_options
 from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.postgres import LocalPostgres
+from landonce.local.server import LocalJavaServer
+from landonce.read.kafka import mirror
 
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # as in the Makefile, for the processes that tests start
+sys.dont_write_bytecode = False
+LocalJavaServer.java_options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""No server lives long enough, or has enough to do, for Java's second compiler."""
 settings.register_profile("test", max_examples=100, deadline=None)
 settings.register_profile("long", max_examples=1000, deadline=None)
 settings.load_profile("test")  # `make test-long` runs tests/unit with --hypothesis-profile=long
@@ -52,6 +63,12 @@ _SHORT_SESSIONS = {
     "group.consumer.heartbeat.interval.ms": "500",
 }
 """The broker lets a test set a short session, so that a consumer that was stopped loses its partitions within seconds."""
+_SELDOM = {
+    "metadata.max.idle.interval.ms": "10000",
+    "broker.heartbeat.interval.ms": "1500",
+    "broker.session.timeout.ms": "9000",
+}
+"""A broker that nobody kills talks to itself less often: all of them together took a tenth of a core."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,13 +120,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slowest files first: a test process takes a whole file at a time, and at the end no process waits long for another one.
     tests/contract comes before them: it forks the test process, which is safest while that has no threads of Spark's."""
-    seconds = json.loads(_DURATIONS.read_text())
+    seconds: Counter[str] = Counter()
+    for file, spent in json.loads(_DURATIONS.read_text()).items():
+        seconds[_unit(file)] += spent
 
     def place(item: pytest.Item) -> tuple[bool, int]:
         file = item.nodeid.partition("::")[0]
-        return not file.startswith("tests/contract/"), -seconds.get(file, 0)
+        return not file.startswith("tests/contract/"), -seconds[_unit(file)]
 
     items.sort(key=place)
+
+
+def _unit(file: str) -> str:
+    """What one test process takes at a time: a file, or all files of users' queries, for a JVM is slow until it has run a few of them."""
+    return "queries" if file.startswith("tests/integration/test_query") else file
+
+
+class _ByUnit(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _ByUnit(config, log)
+
+
+@pytest.fixture(scope="session")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority, and certificates that clients must take or refuse."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
@@ -171,7 +210,7 @@ def _gateway() -> Any:
 
 @pytest.fixture(scope="session")
 def kafka(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    with running(LocalKafka(tmp_path_factory.mktemp("kafka"), extra_config=_SHORT_SESSIONS)) as server:
+    with running(LocalKafka(tmp_path_factory.mktemp("kafka"), extra_config=_SHORT_SESSIONS | _SELDOM)) as server:
         yield server
 
 
@@ -181,9 +220,31 @@ def clickhouse(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield server
 
 
+@pytest.fixture(scope="module")
+def zookeeper(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalZooKeeper]:
+    if not zookeeper_installed():
+        pytest.skip("ZooKeeper is not installed: scripts/test-setup does that")
+    with running(LocalZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def clickhouse_with_zookeeper(
+    zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalClickHouse]:
+    with running(LocalClickHouse(tmp_path_factory.mktemp("clickhouse"), keeper_port=zookeeper.port)) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def rest_catalog(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRestCatalog]:
     with running(LocalRestCatalog(tmp_path_factory.mktemp("rest"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3]:
+    with running(LocalS3(tmp_path_factory.mktemp("s3"))) as server:
         yield server
 
 
@@ -251,6 +312,12 @@ def new_topic(kafka: LocalKafka) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture
+def last_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run waits at its end until its position is in the consumer group, also on a busy machine."""
+    monkeypatch.setattr(mirror, "AT_THE_END", 60.0)
 
 
 @pytest.fixture

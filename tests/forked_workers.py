@@ -19,11 +19,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pyspark import cloudpickle
+from slow_files import anybody_waits
 
 from landonce.engine.exchange import write_here
 from landonce.engine.task import work
 from landonce.engine.transform import doubtful
-from landonce.engine.workers import SparkWorkers
+from landonce.engine.workers import Enough, Jobs, SparkWorkers
 from landonce.protocol.receipt import BlockResult
 from landonce.sinks.worker import ExchangingRecipe
 
@@ -44,6 +45,7 @@ class ForkedWorkers:
         """Every driver of this process has these workers."""
         SparkWorkers.start = lambda _: 2  # type: ignore[method-assign]
         SparkWorkers.write = lambda _, recipe, tasks: self.write(recipe, tasks)  # type: ignore[method-assign]
+        SparkWorkers.write_until = lambda _, *asked: self.write_until(*asked)  # type: ignore[method-assign]
 
     def write(self, recipe: Any, tasks: Sequence[Any]) -> tuple[BlockResult, ...]:
         """One result per task, whatever happens."""
@@ -55,6 +57,19 @@ class ForkedWorkers:
         except (EOFError, OSError):
             del self._worker.connection
             return doubtful(tasks, "the worker process ended")
+
+    def write_until(self, recipe: Any, tasks: Sequence[Any], enough: Enough) -> tuple[BlockResult, ...]:
+        """One worker for each block. Nobody ends those that are not waited for: they go on as zombies. The timeout is over once one is held
+        (`slow_files`) and all others are done, so that what is ready does not depend on the machine."""
+
+        def over(done: Sequence[BlockResult]) -> bool:
+            return len(done) == len(tasks) - 1 and anybody_waits(recipe) and enough(done)
+
+        jobs = Jobs(partial(self.write, recipe), tasks, len(tasks))
+        try:
+            return jobs.results(over)
+        finally:
+            jobs.end(lambda: None, wait=0)
 
     def _call(self, function: Callable[[Any], Any], argument: Any) -> Any:
         if not hasattr(self._worker, "connection"):
@@ -86,7 +101,7 @@ def _fork_workers(requests: socket.socket) -> None:
 
 def _work(tasks: Connection) -> None:
     """One call after the other, until the driver has ended. A defect ends the process, with its trace in the driver's log."""
-    with suppress(EOFError):
+    with suppress(EOFError, ConnectionError):
         while True:
             function, argument = pickle.loads(tasks.recv_bytes())
             tasks.send_bytes(cloudpickle.dumps(function(argument)))

@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import os
 import ssl
-import subprocess
 import tarfile
 import tempfile
 import threading
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request
+
+from certificates import Certificates
 
 from landonce.jars import SCHEMA_REGISTRY, jars_of
 from landonce.local.server import LOOPBACK, NO_PROXY, LocalJavaServer
@@ -90,32 +90,6 @@ class LocalSchemaRegistry(LocalJavaServer):
             return False
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """A test's own authority, a server's certificate and a client's, as PEM files."""
-
-    authority: Path
-    server: Path
-    client: Path
-    client_key: Path
-
-
-def certificates(folder: Path) -> Certificates:
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "rsa:2048", "-nodes")
-    openssl("req", "-x509", *new, "-days", "1", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
-    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
-        (folder / f"{name}.ext").write_text(extension)
-        openssl("req", *new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1", "-extfile", f"{name}.ext")
-        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
-    both = folder / "server-both.pem"
-    both.write_text((folder / "server.pem").read_text() + (folder / "server.key").read_text())
-    return Certificates(folder / "ca.pem", both, folder / "client.pem", folder / "client.key")
-
-
 class Gate:
     """Passes requests on to a registry. `failures`: what happens to the next ones instead: an HTTP status, or `reset`."""
 
@@ -126,6 +100,7 @@ class Gate:
         user: str = "",
         password: str = "",
         tls: Certificates | None = None,
+        kind: str = "good",
         ask_client: bool = False,
     ) -> None:
         self.failures: list[int | str] = []
@@ -172,7 +147,7 @@ class Gate:
         scheme = "http"
         if tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(tls.server)
+            context.load_cert_chain(tls.server(kind))
             if ask_client:
                 context.verify_mode = ssl.CERT_REQUIRED
                 context.load_verify_locations(tls.authority)

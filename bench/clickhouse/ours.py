@@ -83,7 +83,7 @@ class PlainSink(ClickHouseSink):
     """For the benchmark only: a guess at what exactly-once costs needs something without it."""
 
     def target(self) -> ClickHouseTarget:
-        return PlainTarget(self.access, self.table_name, self.pipeline, cluster="")
+        return PlainTarget(self.access, self.table_name, self.pipeline)
 
     def writer(self) -> ClickHouseWriter:
         return PlainWriter(self.access, self.table_name, self.pipeline, compression=None)

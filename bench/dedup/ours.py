@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from string import Template
 
-import psutil
 from pyspark.sql import SparkSession
 
+from bench.measure import cpu_seconds
 from bench.topic import SCHEMA
-from landonce.dedup.comparing import AcceptRecipe
+from landonce.dedup.comparing import EVENTS, AcceptRecipe, JoinedShards, Staged
 from landonce.dedup.run import AcceptObserver, Both, both_drivers
 from landonce.engine.observe import BatchReport, Silent
 from landonce.engine.pipeline import RunSession
@@ -46,6 +46,8 @@ class Landed:
     """Seconds of each batch that was accepted."""
     cpu_seconds: float = 0.0
     """Of driver, JVM and workers."""
+    merged: int = 0
+    """Keys in runs that were merged. A key counts each time."""
 
     @property
     def stall(self) -> float:
@@ -53,7 +55,9 @@ class Landed:
         return max(self.batches) / median(self.batches)
 
 
-def config_for(bootstrap: str, topic: str, url: str, table: str, store: str, folder: Path) -> Pipeline:
+def config_for(
+    bootstrap: str, topic: str, url: str, table: str, store: str, folder: Path, batch: int = BATCH
+) -> Pipeline:
     text = PIPELINE.substitute(
         bootstrap=bootstrap,
         topic=topic,
@@ -61,8 +65,8 @@ def config_for(bootstrap: str, topic: str, url: str, table: str, store: str, fol
         url=url,
         table=table,
         store=store,
-        batch=BATCH,
-        block=BATCH // 2,
+        batch=batch,
+        block=batch // 2,
     )
     return parse(text, folder / "bench.yaml")
 
@@ -82,17 +86,33 @@ def recipe_of(both: Both) -> AcceptRecipe:
     return both.opened.recipe
 
 
-def land(session: SparkSession, config: Pipeline, unique: int) -> Landed:
-    """From the start of both drivers until every unique event is in the table."""
+def land(session: SparkSession, config: Pipeline, unique: int, servers: set[int]) -> Landed:
+    """From opening the pipeline, as `landonce run` does, until every unique event is in the table. `servers`: processes that are not
+    landonce's."""
+    cpu, began = cpu_seconds(servers), time.monotonic()
     with opened_run(session, config) as both:
         watch = Watch(Silent(), both.opened)
         both.accept.observer = watch
-        cpu, began = _cpu_seconds(), time.monotonic()
+        merged = _watch_merges(both)
         totals = both.run()
-        landed = Landed(time.monotonic() - began, watch.seconds, _cpu_seconds() - cpu)
+        landed = Landed(time.monotonic() - began, watch.seconds, cpu_seconds(servers) - cpu, sum(merged))
     if totals.landed != unique:
         raise RuntimeError(f"{totals.landed} events landed, and {unique} are unique")
     return landed
+
+
+def _watch_merges(both: Both) -> list[int]:
+    """Gets the keys of each run that is merged from now on."""
+    merged: list[int] = []
+    clear = both.opened.clear
+
+    def watched(files: Mapping[str, tuple[Staged, ...]]) -> None:
+        joined = [each for each in files.get(EVENTS, ()) if isinstance(each, JoinedShards)]
+        merged.extend(run.rows for each in joined for run in each.merged)
+        clear(files)
+
+    both.opened.clear = watched  # type: ignore[method-assign]
+    return merged
 
 
 @dataclass
@@ -103,9 +123,3 @@ class Watch(AcceptObserver):
 
     def batch(self, report: BatchReport) -> None:
         self.seconds.append(report.seconds)
-
-
-def _cpu_seconds() -> float:
-    me = psutil.Process()
-    times = [each.cpu_times() for each in (me, *me.children(recursive=True)) if each.is_running()]
-    return sum(each.user + each.system for each in times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iceberg_servers import LocalRestCatalog
@@ -47,8 +48,8 @@ class Lake:
         self.catalog: Catalog = load_catalog("landonce", **self.spec.properties)
         self.catalog.create_namespace_if_not_exists("bench")
 
-    def make(self, table: str) -> None:
-        self.catalog.create_table(table, _SCHEMA, properties=_COMPRESSION)
+    def make(self, table: str, properties: Mapping[str, str] | None = None) -> None:
+        self.catalog.create_table(table, _SCHEMA, properties={**_COMPRESSION, **(properties or {})})
 
     def written(self, table: str) -> Written:
         """By the table's own account."""

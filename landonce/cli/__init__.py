@@ -29,6 +29,7 @@ _COMMANDS = {
     "maintain": ("landonce.cli.maintain", _RUN),
     "verify": ("landonce.cli.verify", _LOOK),
     "state": ("landonce.cli.state", _LOOK),
+    "dead": ("landonce.cli.dead", _LOOK),
     "dedup": ("landonce.cli.dedup", _LOOK),
 }
 

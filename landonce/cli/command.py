@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -84,6 +84,16 @@ def accept_operations_of(parts: Parts) -> Operations:
 def print_json(document: dict[str, Any]) -> None:
     """Prints to standard output without colours, line breaks of the terminal, or secrets."""
     out.print(redact(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)
+
+
+def confirm(does: Iterable[str], costs: Iterable[str], *, yes: bool) -> None:
+    """Says what is done and what it costs, and asks."""
+    for line in does:
+        out.print(line, markup=False)
+    for line in filter(None, costs):
+        out.print(line, style="yellow", markup=False)
+    if not yes:
+        typer.confirm("Do it?", abort=True)
 
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)

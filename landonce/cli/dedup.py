@@ -5,6 +5,7 @@ This module only declares the commands, and prints. `landonce.dedup` does the wo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -96,6 +97,22 @@ def stats(file: File, as_json: Json = False) -> None:
         print_json(look.document_of(found))
     else:
         _print(look.lines_of(found))
+
+
+@dedup.command(rich_help_panel=_LOOK)
+def copies(file: File) -> None:
+    """Print where copies were found in the window, and where their originals are: one line of JSON for each. It needs
+    `dedup: {copies: keep}`.
+
+    Example: `landonce dedup copies clicks.yaml > copies.jsonl`
+    """
+    from landonce.dedup import look
+
+    with opened(file) as parts:
+        kept = look.Kept.of(parts)
+        kept.scope()
+        for each in look.copies(kept):
+            typer.echo(json.dumps(each, ensure_ascii=False))
 
 
 def _print(lines: Iterable[str], style: str | None = None) -> None:

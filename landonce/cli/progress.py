@@ -21,6 +21,7 @@ from landonce.config.secrets import redact
 from landonce.engine.observe import AcceptReport, BatchReport
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import Totals
+from landonce.protocol.reasons import by_code
 from landonce.protocol.steps import Effect, Step
 
 _QUIET = {Step.SURVEY, Step.IDLE}
@@ -271,6 +272,7 @@ class LogProgress:
             seconds=round(report.seconds, 3),
             rows_per_second=round(report.rows_per_second),
             **{"waiting" if self._deduplicates else "lag": report.lag},
+            **_commits(report),
             **_reasons(report),
         )
 
@@ -332,5 +334,12 @@ def _words(effect: Effect) -> str:
     return words.get(effect.step) or str(effect.step.value)
 
 
+def _commits(report: BatchReport) -> dict[str, Any]:
+    return {"commits": dict(report.commits)} if report.commits else {}
+
+
 def _reasons(report: BatchReport) -> dict[str, Any]:
-    return {"reasons": {each.cause: each.records for each in report.reasons}} if report.reasons else {}
+    if not report.reasons:
+        return {}
+    codes = {code.value: records for code, records in by_code(report.reasons).items()}
+    return {"codes": codes, "reasons": {each.cause: each.records for each in report.reasons}}

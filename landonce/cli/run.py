@@ -17,7 +17,7 @@ from landonce.sinks.pipeline_file import load
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver
     from landonce.protocol.ledger import Totals
-    from landonce.protocol.receipt import Reasons
+    from landonce.protocol.reasons import Reasons
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
     """
     from landonce.cli.progress import LogProgress, TerminalProgress
     from landonce.dedup.run import DedupTotals, run_pipeline
-    from landonce.protocol.receipt import lines
+    from landonce.protocol.reasons import lines
 
     log_to_stderr(verbose)
     config = load(file)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from landonce.config.model import Duration, pipeline_name
-from landonce.config.part import Part, SecretUrl
+from landonce.config.part import Part, SecretUrl, secret_beside
 
 OTHERS = "*"
 """The rule for every value that has no rule of its own."""
+SCHEMA: tuple[KeyPart, ...] = ()
+"""A key whose fields are marked in the schema of records: the word `schema` in a file."""
+RECORD_TYPE = "_record_type"
+"""The column that holds the type of a record, as its schema names it."""
 _DAY = 86_400.0
 _MAX_SHARDS = 1024
 _PARTS = "a part of a key is one of NAME, {field: NAME}, {kafka_key: true} and {header: NAME}"
@@ -44,7 +49,10 @@ class KeyPart(Part):
         return self.field or ("the Kafka key" if self.kafka_key else f"header {self.header!r}")
 
 
-def _key(parts: tuple[KeyPart, ...]) -> tuple[KeyPart, ...]:
+def _key(value: Any, parse: Callable[[Any], tuple[KeyPart, ...]]) -> tuple[KeyPart, ...]:
+    if value in ("schema", SCHEMA):
+        return SCHEMA
+    parts = parse(value)
     if not parts:
         raise ValueError("must not be empty")
     for each in parts:
@@ -53,7 +61,7 @@ def _key(parts: tuple[KeyPart, ...]) -> tuple[KeyPart, ...]:
     return parts
 
 
-Key = Annotated[tuple[KeyPart, ...], AfterValidator(_key)]
+Key = Annotated[tuple[KeyPart, ...], WrapValidator(_key)]
 
 
 class DedupStore(Part):
@@ -100,6 +108,8 @@ class Dedup(Part):
     """How long the payloads of accepted events are kept: as long as their keys, or until they are sent."""
     keep_sent: Duration = Field(default=_DAY, ge=0)
     """How long batches are kept after they were sent."""
+    copies: Literal["count", "keep"] = "count"
+    """What is remembered of copies: how many there were, or also where each was found, and where its original is."""
     store: DedupStore | None = None
     """Without a word: the ledger's database."""
 
@@ -117,19 +127,33 @@ class Dedup(Part):
             )
         if "" in (self.rules or {}):
             raise ValueError("rules: the name of a rule must not be empty")
+        if self.rules is not None and self.marked and (self.by != RECORD_TYPE or OTHERS in self.marked):
+            raise ValueError(f"rules: `schema` is for types of records by their names, with by: {RECORD_TYPE}")
         if self.shards & (self.shards - 1):
             raise ValueError(f"shards: must be a power of two from 1 to {_MAX_SHARDS}, not {self.shards}")
         return self
 
     @property
+    def keys(self) -> dict[str, tuple[KeyPart, ...]]:
+        """The keys by the names of their rules; a key without `by` has the name ``""``."""
+        return {"": self.key} if self.key is not None else self.rules or {}
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """The rules whose key is marked in schemas."""
+        return tuple(name for name, key in self.keys.items() if key == SCHEMA)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The fields of records that keys are made of."""
-        keys = [self.key] if self.key is not None else list((self.rules or {}).values())
-        named = [part.field for key in keys for part in key or () if part.field is not None]
+        named = [part.field for key in self.keys.values() for part in key if part.field is not None]
         return tuple(dict.fromkeys([*([self.by] if self.by is not None else []), *named]))
 
     def beside(self, folder: Path) -> Dedup:
         """The same, with the path of the store taken from this folder."""
-        if self.store is None or self.store.sqlite is None:
+        if self.store is None:
             return self
-        return self.model_copy(update={"store": DedupStore(sqlite=folder / self.store.sqlite)})
+        store = self.store
+        moved: dict[str, object] = {"sqlite": folder / store.sqlite if store.sqlite is not None else None}
+        moved |= {name: secret_beside(getattr(store, name), folder) for name in ("postgres", "mysql", "ydb")}
+        return self.model_copy(update={"store": store.model_copy(update=moved)})

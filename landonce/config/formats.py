@@ -139,8 +139,19 @@ class RecordFormat(Part):
         return self
 
     @property
-    def is_plain_json(self) -> bool:
-        return self.json_ is not None and self.json_.framing == "none"
+    def is_plain(self) -> bool:
+        """Whether records have no fields."""
+        return self.raw is not None or self.string is not None
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether records have a schema that says more than their JSON."""
+        return self.avro is not None or self.protobuf is not None
+
+    @property
+    def shows_fields(self) -> bool:
+        """Whether a record, or its schema, shows which fields it has."""
+        return self.json_ is not None or self.has_schema
 
     @property
     def named(self) -> dict[str, Part]:

@@ -1,24 +1,19 @@
-"""Loads a pipeline file: safe YAML, `${ENV}`, pydantic. Errors name the line, the key, and what to write instead."""
+"""Loads a pipeline file: safe YAML, values from elsewhere (`references`), pydantic. Errors name the line, the key, and what to write instead."""
 
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
-from urllib.parse import quote
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from landonce.config import secrets
+from landonce.config.references import References
 from landonce.errors import ConfigError
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_USERINFO = re.compile(r"://[^/\s]*@")
-_SECRET_NAME = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 _MOST_VALUES = 100_000
 
 Keys = Callable[[tuple[str, ...]], Sequence[str]]
@@ -47,11 +42,7 @@ def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
         raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: a pipeline file is a mapping that begins with `pipeline: NAME`.")
-    missing: set[str] = set()
-    filled = _fill(document, missing)
-    if missing:
-        names = ", ".join(sorted(missing))
-        raise ConfigError(f"{path}: the environment does not have {names}.", command=f"export {names.split(',')[0]}=…")
+    filled = References(path).filled(document)
     try:
         return model.model_validate(filled)
     except ValidationError as error:
@@ -94,32 +85,6 @@ class _NoRepeats(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _fill(value: Any, missing: set[str]) -> Any:
-    """Replaces `${NAME}` in any string by the environment's value."""
-    if isinstance(value, dict):
-        return {key: _fill(each, missing) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_fill(each, missing) for each in value]
-    if isinstance(value, str):
-        userinfo = _USERINFO.search(value)
-        encoded = userinfo.span() if userinfo else (0, 0)
-        return _VARIABLE.sub(
-            lambda found: _variable(found[1], missing, percent=encoded[0] <= found.start() < encoded[1]), value
-        )
-    return value
-
-
-def _variable(name: str, missing: set[str], *, percent: bool) -> str:
-    """One variable's value; percent-encoded inside a URL's `user:password@`, so that a password may hold any character."""
-    value = os.environ.get(name)
-    if value is None:
-        missing.add(name)
-        return ""
-    if percent or _SECRET_NAME.search(name):
-        secrets.remember(value)
-    return quote(value, safe="") if percent else value
-
-
 _Place = tuple[str, ...]
 
 
@@ -143,10 +108,11 @@ def _lines(text: str) -> dict[_Place, int]:
 
 
 def _mistakes(error: ValidationError, lines: Mapping[_Place, int], keys: Keys) -> Iterator[str]:
-    """One line each, in the order of the file. A key that may hold one of several kinds gets one line, not one per kind."""
+    """One line each, in the order of the file. A key that may hold one of several kinds gets one line, not one per kind. A part of a place
+    in parentheses is the tag of such a kind."""
     found: dict[tuple[int, str], list[str]] = {}
     for each in error.errors(include_input=False, include_url=False):
-        place = tuple(str(part) for part in each["loc"])
+        place = tuple(str(part) for part in each["loc"] if not str(part).startswith("("))
         known = next(place[:length] for length in range(len(place), -1, -1) if not length or place[:length] in lines)
         kinds = [_KINDS[part] for part in place[len(known) :] if part in _KINDS]
         where = ".".join(known if kinds else place) or "pipeline file"
@@ -191,6 +157,8 @@ def _say(error: Any, place: _Place, keys: Keys) -> str:
     if kind == "extra_forbidden":
         known = keys(place[:-1])
         close = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+        if not known:
+            return "unknown key"
         return f"unknown key; did you mean {close[0]!r}?" if close else f"unknown key; known here: {', '.join(known)}"
     if kind in ("model_type", "model_attributes_type"):
         return f"must be a section with keys of its own: {', '.join(keys(place))}"

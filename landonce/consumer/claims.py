@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.clock import now
-from landonce.consumer.offsets import Holding, OffsetHandler, Step, Stored, came_back, in_doubt, unsettled
+from landonce.consumer.offsets import Holding, OffsetHandler, Step, Stored, came_back, in_doubt, origin_of, unsettled
 from landonce.consumer.options import Settings, Start
 from landonce.errors import (
     Halt,
@@ -260,15 +260,17 @@ class Claims:
         }
         if new:
             # Store the start before anything is read: after a crash, `latest` must not mean a later offset.
+            mine = origin_of(self._consumer.consumer_group_metadata())
             steps = {
-                each: Step(None, starts[each], stored[each].epoch, stored[each].owner, extents[each].topic_id)
+                each: Step(None, starts[each], stored[each].epoch, stored[each].owner, extents[each].topic_id, mine)
                 for each in new
             }
             with self._handler.transaction() as transaction:
                 self._handler.save(group, steps, transaction)
+            stored = {**stored, **{each: replace(stored[each], origin=mine) for each in new}}
         for each in partitions:
             fence = replace(stored[each], offset=starts[each], topic_id=extents[each].topic_id)
-            self.held[each] = Holding(fence, starts[each], starts[each])
+            self.held[each] = Holding(fence, starts[each], starts[each], origin=fence.origin)
         return starts
 
     def _go_back(self) -> None:
@@ -284,7 +286,7 @@ class Claims:
                 self._let_go(each, self._settings.session_ms / 3000)
             else:
                 fence = replace(stored, topic_id=self.held[each].fence.topic_id)
-                self.held[each] = Holding(fence, stored.offset, stored.offset)
+                self.held[each] = Holding(fence, stored.offset, stored.offset, origin=stored.origin)
                 self._move(each, stored.offset)
             self.back.discard(each)
 

@@ -16,12 +16,13 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from landonce.consumer.offsets import Step, Stored, fenced, forgotten, place
+from landonce.consumer.offsets import Origin, Step, Stored, fenced, forgotten, place
 from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
 from landonce.protocol.ranges import Partition
 from landonce.read.kafka.broker import known_offset
@@ -30,6 +31,8 @@ _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): a stopped consumer's blocks readers."""
 _PAUSE = 0.2
 _QUIET = {"log_level": 2}
+_ORIGIN = frozenset(each.name for each in fields(Origin))
+"""What this landonce knows of an origin; a newer one may store more."""
 _TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20)}
 """Kafka never compacts the last segment, and every assignment reads it: the default size is a gigabyte."""
 _FENCED = (
@@ -145,7 +148,10 @@ class KafkaOffsets:
         for partition, step in steps.items():
             if self._owners.get(partition) != step.owner:
                 raise fenced(partition)
-            value = json.dumps({"offset": step.offset, "epoch": step.epoch, "topic_id": step.topic_id})
+            origin = asdict(step.origin)
+            value = json.dumps(
+                {"offset": step.offset, "epoch": step.epoch, "topic_id": step.topic_id, "origin": origin}
+            )
             transaction.saving(partition).produce(self._topic, value, key=_key(group, partition), partition=0)
 
     def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
@@ -271,7 +277,8 @@ def _key(group: str, partition: Partition) -> bytes:
 def _stored(value: dict[str, Any] | None, owner: str) -> Stored:
     if value is None:
         return Stored(None, 1, owner)
-    return Stored(value["offset"], value["epoch"] + 1, owner, value["topic_id"])
+    known = {name: each for name, each in value.get("origin", {}).items() if name in _ORIGIN}
+    return Stored(value["offset"], value["epoch"] + 1, owner, value["topic_id"], Origin(**known))
 
 
 def _unavailable(error: KafkaException) -> LedgerUnavailable:

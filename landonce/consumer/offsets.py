@@ -7,6 +7,7 @@ this keeps a zombie out, so a handler of your own must do both, inside the trans
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,7 +19,23 @@ from confluent_kafka import Message
 from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, TransactionUnsettled
 from landonce.protocol.ranges import Partition
 
+_MAGIC = b"CGMDv2:"
 _ROLL_BACK = "Nothing of this transaction may be committed: roll it back."
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who saved an offset. For people and for programs that read it back: the store decides nothing by it."""
+
+    member: str = ""
+    """The consumer's id in its group."""
+    generation: int | None = None
+    """Of the group, as that consumer knew it; with `group.protocol=consumer`, the member's epoch."""
+    metadata: str = ""
+    """The text that was given to `save`."""
+
+
+NOBODY = Origin()
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,8 @@ class Stored:
     epoch: int
     owner: str
     topic_id: str = ""
+    origin: Origin = NOBODY
+    """What the `Step` of the offset said. `reset` leaves none."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,7 @@ class Step:
     epoch: int
     owner: str
     topic_id: str
+    origin: Origin = NOBODY
 
 
 @runtime_checkable
@@ -78,6 +98,9 @@ class Holding:
     """Given out by `poll` and `consume`."""
     pending: int | None = None
     """Saved in a transaction that has not ended yet."""
+    origin: Origin = NOBODY
+    """Of `saved`."""
+    pending_origin: Origin = NOBODY
 
     @property
     def unsettled(self) -> bool:
@@ -88,7 +111,7 @@ class Holding:
         """Whether records were given out that are not known to be saved."""
         return self.given > self.saved
 
-    def step(self, partition: Partition, offset: int) -> Step:
+    def step(self, partition: Partition, offset: int, origin: Origin = NOBODY) -> Step:
         """The save to `offset`, or the error that says why it is not allowed."""
         before = self.saved if self.pending is None else self.pending
         if offset <= before:
@@ -98,13 +121,17 @@ class Holding:
                 f"{partition}: offset {offset} was to be saved, and the store has only given out records below "
                 f"{self.given}. Save only records that come from the store's own `poll` and `consume`."
             )
-        return Step(before, offset, self.fence.epoch, self.fence.owner, self.fence.topic_id)
+        return Step(before, offset, self.fence.epoch, self.fence.owner, self.fence.topic_id, origin)
 
-    def save(self, offset: int) -> Holding:
-        return replace(self, pending=offset)
+    def save(self, offset: int, origin: Origin = NOBODY) -> Holding:
+        return replace(self, pending=offset, pending_origin=origin)
 
     def commit(self) -> Holding:
-        return self if self.pending is None else replace(self, saved=self.pending, pending=None)
+        return (
+            self
+            if self.pending is None
+            else replace(self, saved=self.pending, pending=None, origin=self.pending_origin)
+        )
 
     def give(self, messages: list[Message]) -> tuple[Holding, list[Message]]:
         """Gives out messages that were not given out yet. They come in offset order."""
@@ -113,6 +140,20 @@ class Holding:
         if not messages:
             return self, []
         return replace(self, given=(messages[-1].offset() or 0) + 1), messages
+
+
+def origin_of(group_metadata: bytes | None, metadata: str = "") -> Origin:
+    """Member and generation from what librdkafka says of a consumer in its group:
+
+    CGMDv2: | generation, 4 bytes in the machine's order | group | 0 | member | 0 | …
+
+    Another version may say it in another way: then neither is known.
+    """
+    magic, rest = (group_metadata or b"")[: len(_MAGIC)], (group_metadata or b"")[len(_MAGIC) :]
+    names = rest[4:].split(b"\0")
+    if magic != _MAGIC or len(names) < 3:
+        return Origin(metadata=metadata)
+    return Origin(names[1].decode(errors="replace"), int.from_bytes(rest[:4], sys.byteorder, signed=True), metadata)
 
 
 def place(message: Message) -> Partition:

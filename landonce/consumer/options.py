@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ _STARTS: Mapping[str, Start] = {
 _CLIENT = ("bootstrap.", "metadata.broker.", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.", "oauth")
 _DEFAULT_POLL_MS = 300_000
 _DEFAULT_SESSION_MS = 45_000
+_METADATA_BYTES = 4096
 _NOTHING = "Nothing was subscribed."
 
 
@@ -83,6 +84,28 @@ def check_foreign(config: Mapping[str, Any]) -> None:
             "set `auto.offset.reset` to error, or use OffsetStore.connect, which uses it as the start of a "
             "partition without an offset",
         )
+
+
+def check_metadata(text: str) -> None:
+    if len(text.encode()) > _METADATA_BYTES or "\0" in text:
+        raise ConfigError(
+            f"`metadata` has {len(text.encode())} bytes, or a zero byte in it.",
+            safe="No offset was saved.",
+            command=f"save at most {_METADATA_BYTES} bytes, which is also Kafka's default limit",
+        )
+
+
+def check_topics(topics: object) -> None:
+    """A name alone would be taken for a list of letters."""
+    if isinstance(topics, str):
+        raise _wrong(f"`topics` is {topics!r}, and not a list.", f"pass [{topics!r}]")
+
+
+def unsubscribed(topics: Iterable[str], why: str) -> ConfigError:
+    return _wrong(
+        f"Kafka's client cannot subscribe to {', '.join(map(repr, topics))}: {why}.",
+        "name topics, or a pattern that begins with ^ and is a regular expression",
+    )
 
 
 def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:

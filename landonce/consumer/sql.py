@@ -21,36 +21,54 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     ColumnElement,
     Connection,
+    Dialect,
     Engine,
     Executable,
     Integer,
     MetaData,
     String,
     Table,
+    Text,
     and_,
+    create_engine,
     inspect,
     select,
     text,
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from landonce.consumer.offsets import Step, Stored, fenced, out_of_step
+from landonce.consumer.offsets import NOBODY, Origin, Step, Stored, fenced, out_of_step
 from landonce.errors import ConfigError, LedgerUnavailable, TransactionUnsettled
 from landonce.ledger.database import first_line
+from landonce.ledger.names import quoted
 from landonce.protocol.ranges import Partition
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 _DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb")
+_BLOCKING = {
+    "psycopg": "psycopg",
+    "psycopg_async": "psycopg",
+    "asyncpg": "psycopg",
+    "aiosqlite": "pysqlite",
+    "aiomysql": "pymysql",
+    "asyncmy": "pymysql",
+}
+"""The driver that waits, for each that does not."""
 _PAUSE = 0.2
 GROUP_LENGTH = 255
 """MySQL and MariaDB cut longer names, and ignore trailing spaces."""
@@ -62,11 +80,14 @@ class SqlOffsets:
     `load` waits at most `lock_seconds` for another consumer's open transaction. PostgreSQL ends a transaction that has
     saved and stays idle for `idle_seconds`, so a consumer that is stopped in it does not block its successor for ever;
     None keeps the server's setting.
+
+    With an async engine, `save` runs in your transaction by `AsyncConnection.run_sync`. Fences are taken while `poll` waits anyway, by
+    connections of their own to the same URL, which wait, too.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | AsyncEngine,
         *,
         table: str = "landonce_offset",
         schema: str | None = None,
@@ -79,7 +100,7 @@ class SqlOffsets:
                 safe="Nothing was changed.",
                 command=f"use one of {', '.join(_DIALECTS)}",
             )
-        self._engine = engine
+        self._engine = engine if isinstance(engine, Engine) else blocking(engine)
         self._table = offset_table(table, schema)
         self._lock_seconds = lock_seconds
         self._idle_seconds = idle_seconds
@@ -97,6 +118,28 @@ class SqlOffsets:
         except DBAPIError:
             if not inspect(self._engine).has_table(self._table.name, self._table.schema):
                 raise
+        self._widen()
+
+    def _widen(self) -> None:
+        """A table of 0.1 lacks the columns of an `Origin`. Its consumers may go on beside this one."""
+        for column in self._lacking():
+            kind = column.type.compile(self._engine.dialect)
+            table = quoted(self._engine.dialect, *filter(None, (self._table.schema, self._table.name)))
+            statement = f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(text(statement.replace(":", "\\:")))
+            except DBAPIError as failure:
+                if column.name in {each.name for each in self._lacking()}:
+                    raise ConfigError(
+                        f"the table {self._table} has no column {column.name}, and it cannot be added: {first_line(failure)}",
+                        safe="Nothing was changed.",
+                        command=statement,
+                    ) from failure
+
+    def _lacking(self) -> list[Column[Any]]:
+        there = {each["name"] for each in inspect(self._engine).get_columns(self._table.name, self._table.schema)}
+        return [self._table.c[name] for name in asdict(NOBODY) if name not in there]
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -115,9 +158,11 @@ class SqlOffsets:
     ) -> dict[Partition, Stored]:
         return self._patiently(lambda connection: self._take(connection, group, partitions, held))
 
-    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Connection | Session) -> None:
-        connection = transaction.connection() if isinstance(transaction, Session) else transaction
-        if autocommits(connection):
+    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Any) -> None:
+        """`transaction`: a connection or session of SQLAlchemy (of an async one, what `run_sync` gives), or a plain connection of the
+        engine's driver."""
+        connection = self._connection(transaction)
+        if connection.commits_itself if isinstance(connection, PlainConnection) else autocommits(connection):
             raise ConfigError(
                 "the connection commits every statement by itself, so results and offsets are not one transaction.",
                 safe="No offset was saved.",
@@ -133,10 +178,23 @@ class SqlOffsets:
     def reset(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
         def put(connection: Connection) -> None:
             for partition in self._take(connection, group, offsets, None):
-                values = {"next_offset": offsets[partition], "topic_id": ""}
+                values = {"next_offset": offsets[partition], "topic_id": "", **asdict(NOBODY)}
                 connection.execute(update(self._table).where(self._key(group, partition)).values(values))
 
         self._patiently(put)
+
+    def _connection(self, transaction: Any) -> Connection | PlainConnection:
+        if isinstance(transaction, Session):
+            return transaction.connection()
+        if hasattr(transaction, "run_sync"):
+            raise ConfigError(
+                f"an {type(transaction).__name__} cannot be waited for here.",
+                safe="No offset was saved.",
+                command="await connection.run_sync(lambda plain: store.save_many(messages, plain))",
+            )
+        return (
+            transaction if isinstance(transaction, Connection) else PlainConnection(transaction, self._engine.dialect)
+        )
 
     # Statements.
 
@@ -162,10 +220,11 @@ class SqlOffsets:
                 connection.execute(insert_new(self._table, connection.dialect.name), new)
                 connection.execute(fence)
             found = connection.execute(select(self._table).where(here).with_for_update()).one()
-            taken[partition] = Stored(found.next_offset, found.epoch, found.owner, found.topic_id)
+            origin = Origin(found.member or "", found.generation, found.metadata or "")
+            taken[partition] = Stored(found.next_offset, found.epoch, found.owner, found.topic_id, origin)
         return taken
 
-    def _move(self, connection: Connection, group: str, partition: Partition, step: Step) -> int:
+    def _move(self, connection: Connection | PlainConnection, group: str, partition: Partition, step: Step) -> int:
         row = self._table.c
         move = (
             update(self._table)
@@ -175,19 +234,26 @@ class SqlOffsets:
                 row.owner == step.owner,
                 row.next_offset.is_(None) if step.previous is None else row.next_offset == step.previous,
             )
-            .values(next_offset=step.offset, topic_id=step.topic_id)
+            .values(next_offset=step.offset, topic_id=step.topic_id, **asdict(step.origin))
         )
+        driver: Any = self._engine.dialect.loaded_dbapi
         try:
             return connection.execute(move).rowcount
-        except DBAPIError as failure:
+        except (DBAPIError, driver.Error) as failure:
             if self._fence_moved(group, partition, step):
                 raise fenced(partition) from failure
             raise
 
-    def _refusal(self, connection: Connection, group: str, partition: Partition, step: Step) -> Exception:
+    def _refusal(
+        self, connection: Connection | PlainConnection, group: str, partition: Partition, step: Step
+    ) -> Exception:
         """Reads with a lock, which sees what is committed now, as the UPDATE does."""
-        locked = select(self._table).where(self._key(group, partition)).with_for_update()
-        found = connection.execute(locked).one_or_none()
+        here = select(self._table).where(self._key(group, partition))
+        if isinstance(connection, PlainConnection):
+            with self._engine.connect() as other:
+                found = other.execute(here).one_or_none()
+        else:
+            found = connection.execute(here.with_for_update()).one_or_none()
         if found is None or (found.epoch, found.owner) != (step.epoch, step.owner):
             return fenced(partition)
         return out_of_step(partition, found.next_offset, step)
@@ -226,6 +292,31 @@ class SqlOffsets:
                 time.sleep(_PAUSE)
 
 
+def blocking(engine: AsyncEngine) -> Engine:
+    """An engine for the same database whose connections wait. It connects when it is used."""
+    backend, driver = engine.url.get_backend_name(), engine.url.get_driver_name()
+    if backend == "sqlite" and _of_one_connection(engine.url):
+        raise ConfigError(
+            "offsets cannot be taken over in SQLite's memory: connections of their own would see another, empty database.",
+            safe="Nothing was changed.",
+            command="name a file in the engine's URL",
+        )
+    try:
+        return create_engine(engine.url.set(drivername=f"{backend}+{_BLOCKING[driver]}"))
+    except (KeyError, ImportError, SQLAlchemyError) as failure:
+        raise ConfigError(
+            f"offsets cannot be taken over through {backend}+{driver}: no driver is known, or installed, that waits for its answers.",
+            safe="Nothing was changed.",
+            command=f"pip install {_BLOCKING[driver]}" if driver in _BLOCKING else "SqlOffsets(create_engine(…))",
+        ) from failure
+
+
+def _of_one_connection(url: URL) -> bool:
+    """Whether an URL of SQLite names a database in memory that no second connection sees."""
+    memory = not url.database or ":memory:" in url.database or url.query.get("mode") == "memory"
+    return memory and url.query.get("cache") != "shared"
+
+
 def offset_table(name: str, schema: str | None) -> Table:
     """Names compare exactly: with MariaDB's default, `a` would equal `A`."""
 
@@ -233,6 +324,7 @@ def offset_table(name: str, schema: str | None) -> Table:
         exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
         return String(length).with_variant(exact, "mysql", "mariadb")
 
+    free = Text().with_variant(mysql.TEXT(charset="utf8mb4"), "mysql", "mariadb")
     return Table(
         name,
         MetaData(),
@@ -243,6 +335,9 @@ def offset_table(name: str, schema: str | None) -> Table:
         Column("epoch", BigInteger, nullable=False),
         Column("owner", words(32), nullable=False),
         Column("topic_id", words(64), nullable=False),
+        Column("member", free),
+        Column("generation", Integer),
+        Column("metadata", free),
         schema=schema,
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
@@ -281,7 +376,43 @@ def autocommits(connection: Connection) -> bool:
     """Whether each statement of this connection commits by itself. SQLite engines may send BEGIN in events."""
     if not connection.in_transaction():
         connection.execute(select(1))
-    driver: Any = connection.connection.driver_connection
-    if connection.dialect.name == "sqlite":
-        return driver.isolation_level is None and not driver.in_transaction
-    return connection.dialect.detect_autocommit_setting(driver)
+    opened = connection.connection
+    driver = opened.dbapi_connection if connection.dialect.is_async else opened.driver_connection
+    return _driver_autocommits(driver, connection.dialect)
+
+
+def _driver_autocommits(driver: Any, dialect: Dialect) -> bool:
+    if dialect.name == "sqlite":
+        mode = getattr(driver, "autocommit", None)  # from Python 3.12 on; without it, isolation_level says it
+        alone = mode if isinstance(mode, bool) else driver.isolation_level is None
+        return alone and not driver.in_transaction
+    return dialect.detect_autocommit_setting(driver)
+
+
+class PlainConnection:
+    """A connection of the engine's driver that SQLAlchemy did not open, with as much of SQLAlchemy's as a save needs. It only ever executes:
+    the transaction is the user's."""
+
+    def __init__(self, connection: Any, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._driver = getattr(connection, "driver_connection", connection)
+        wanted = str(getattr(dialect.loaded_dbapi, "__name__", "")).partition(".")[0]
+        if not any(each.__module__.partition(".")[0] == wanted for each in type(self._driver).__mro__):
+            raise ConfigError(
+                f"offsets are saved in a connection of {wanted}, as the engine's, and this is a {type(connection).__qualname__} of "
+                f"{type(connection).__module__}.",
+                safe="No offset was saved.",
+                command=f"pass a connection of {wanted}, or one of SQLAlchemy; or make the engine with the other driver",
+            )
+
+    @property
+    def commits_itself(self) -> bool:
+        return _driver_autocommits(self._driver, self.dialect)
+
+    def execute(self, statement: Any, values: Mapping[str, Any] | None = None) -> Any:
+        """The driver's cursor."""
+        compiled = statement.compile(dialect=self.dialect)
+        named = compiled.construct_params(values)
+        cursor = self._driver.cursor()
+        cursor.execute(str(compiled), [named[each] for each in compiled.positiontup] if compiled.positional else named)
+        return cursor

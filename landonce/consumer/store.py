@@ -24,16 +24,28 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from landonce.clock import now
 from landonce.consumer.claims import Claims, Topics, named
 from landonce.consumer.offsets import (
+    Holding,
     OffsetHandler,
+    Origin,
     committed_without,
     forgotten,
     next_offsets,
     not_held,
+    origin_of,
     place,
     runs,
     unsettled,
 )
-from landonce.consumer.options import Settings, check_foreign, client_config, consumer_config, settings
+from landonce.consumer.options import (
+    Settings,
+    check_foreign,
+    check_metadata,
+    check_topics,
+    client_config,
+    consumer_config,
+    settings,
+    unsubscribed,
+)
 from landonce.errors import OffsetStoreExpired
 from landonce.protocol.ranges import Partition
 
@@ -62,15 +74,22 @@ class OffsetStore:
         commit_to_kafka: str = "async",
         timeout_check: bool = True,
     ) -> OffsetStore:
-        """Creates the consumer from its configuration, and subscribes it.
+        """Creates the consumer from its configuration, and subscribes it. A topic that begins with `^` is a regular expression: all topics
+        that match, also those that appear later.
 
         `auto.offset.reset` is the start of a partition without any offset: `earliest` by default, or `latest`. A
         partition with an offset never skips records.
         """
+        check_topics(topics)
         chosen = settings(
             config, offset_not_found=offset_not_found, commit_to_kafka=commit_to_kafka, timeout_check=timeout_check
         )
-        return cls(Consumer(consumer_config(config)), handler, config, chosen)._start(topics)
+        store = cls(Consumer(consumer_config(config)), handler, config, chosen)
+        try:
+            return store._start(topics)
+        except BaseException:
+            store._consumer.close()
+            raise
 
     @classmethod
     def subscribe(
@@ -86,6 +105,7 @@ class OffsetStore:
     ) -> OffsetStore:
         """For an existing consumer. `config` must be the configuration that it was created with."""
         check_foreign(config)
+        check_topics(topics)
         chosen = settings(
             config, offset_not_found=offset_not_found, commit_to_kafka=commit_to_kafka, timeout_check=timeout_check
         )
@@ -93,11 +113,14 @@ class OffsetStore:
 
     def _start(self, topics: Sequence[str]) -> OffsetStore:
         self._handler.initialize(self._settings.group)
-        self._clock.start()
         claims = self._claims
-        self._consumer.subscribe(
-            list(topics), on_assign=claims.on_assign, on_revoke=claims.on_revoke, on_lost=claims.on_revoke
-        )
+        try:
+            self._consumer.subscribe(
+                list(topics), on_assign=claims.on_assign, on_revoke=claims.on_revoke, on_lost=claims.on_revoke
+            )
+        except KafkaException as error:
+            raise unsubscribed(topics, error.args[0].str()) from None
+        self._clock.start()
         return self
 
     def __enter__(self) -> OffsetStore:
@@ -127,6 +150,10 @@ class OffsetStore:
     def assignment(self) -> dict[Partition, int]:
         """The held partitions, each with the next offset after the saved ones."""
         return {each: holding.saved for each, holding in self._claims.held.items()}
+
+    def origins(self) -> dict[Partition, Origin]:
+        """The held partitions, each with who saved its offset last, and the text that was given then."""
+        return {each: holding.origin for each, holding in self._claims.held.items()}
 
     def remaining_ms(self) -> int:
         """Milliseconds before Kafka may give the partitions to another consumer; `OffsetStoreExpired` after that."""
@@ -191,21 +218,26 @@ class OffsetStore:
 
     # Saving.
 
-    def save(self, message: Message, transaction: Any) -> None:
-        """Saves that the message's partition is done up to this message, if the transaction commits."""
-        self.save_many([message], transaction)
+    def save(self, message: Message, transaction: Any, *, metadata: str = "") -> None:
+        """Saves that the message's partition is done up to this message, if the transaction commits. `metadata`: a text that is stored
+        beside the offset, sent to Kafka with it, and given back by `origins`."""
+        self.save_many([message], transaction, metadata=metadata)
 
-    def save_many(self, done: Sequence[Message] | Mapping[Partition, int], transaction: Any) -> None:
+    def save_many(
+        self, done: Sequence[Message] | Mapping[Partition, int], transaction: Any, *, metadata: str = ""
+    ) -> None:
         """The same for many: messages, or the next offset of each partition."""
+        check_metadata(metadata)
         offsets = dict(done) if isinstance(done, Mapping) else next_offsets(list(done))
         held = self._claims.held
         if missing := offsets.keys() - (held.keys() - self._claims.back):
             raise not_held(missing)
         if self._settings.timeout_check:
             self.remaining_ms()
-        steps = {each: held[each].step(each, offset) for each, offset in offsets.items()}
+        origin = origin_of(self._consumer.consumer_group_metadata(), metadata)
+        steps = {each: held[each].step(each, offset, origin) for each, offset in offsets.items()}
         self._handler.save(self._settings.group, steps, transaction)
-        held.update({each: held[each].save(offset) for each, offset in offsets.items()})
+        held.update({each: held[each].save(offset, origin) for each, offset in offsets.items()})
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -233,7 +265,7 @@ class OffsetStore:
             raise committed_without(ahead)
         held.update({each: held[each].commit() for each in moved})
         if moved and self._settings.commit_to_kafka != "off":
-            self._tell_kafka([TopicPartition(each.topic, each.number, held[each].saved) for each in moved])
+            self._tell_kafka([_committed(each, held[each]) for each in moved])
 
     def rewind(self) -> None:
         """Call this after a transaction of your own was rolled back, or if its end is unknown.
@@ -253,6 +285,10 @@ class OffsetStore:
                 self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             _LOG.warning("Kafka did not accept the offsets; they are safe in their own store: %s", error.args[0].str())
+
+
+def _committed(partition: Partition, holding: Holding) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.number, holding.saved, holding.origin.metadata)
 
 
 Now = Callable[[], float]

@@ -16,13 +16,16 @@ import pyarrow as pa
 
 from landonce.dedup.chunks import opened
 from landonce.dedup.comparing import EVENTS, AcceptRecipe, JoinedShards, Judged, Staged, StagedBlock
+from landonce.dedup.contents import TOGETHER, Chunk, groups
+from landonce.dedup.copies import encode_copies
 from landonce.dedup.reshard import reshard
 from landonce.dedup.rows import RowsRecipe
 from landonce.dedup.rule import KeyRule
-from landonce.dedup.store import Acceptance, Chunk, Scope, Store, StorePlace
+from landonce.dedup.runs import KEY_BYTES
+from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
 from landonce.errors import ConfigError, KeyRuleChanged, TableReshaped
-from landonce.protocol.dedup import ORPHANED, expired, may_remove
-from landonce.protocol.ledger import Note
+from landonce.protocol.dedup import ORPHANED, Run, expired, may_remove
+from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
@@ -56,6 +59,7 @@ class AcceptSink(SnapshotSink[Staged]):
     """Seconds that the payloads of sent events stay."""
     version: str
     """Of the schema of records."""
+    keep_copies: bool = False
     of_query: bool = False
     """Rows of a user's own query are accepted, and not records."""
     table: str = EVENTS
@@ -152,6 +156,7 @@ def acceptance(files: Sequence[Staged]) -> Acceptance:
         chunks=tuple(chunks),
         copies=sum(each.copies for each in judged.values()),
         seen_again=sum(each.seen_again for each in judged.values()),
+        kept_copies=encode_copies([each for one in joined for each in one.copies]),
         terms=joined[0].terms if joined else None,
         written_at=min((each.written_at for each in files if isinstance(each, StagedBlock)), default=None),
     )
@@ -225,6 +230,8 @@ class OpenAccept(OpenSnapshot[Staged]):
         self.copies = self.seen_again = 0
         """Of the batches that this run committed."""
         self._table = sink.open_table()
+        self._expired: list[Run] = []
+        """Nothing lists them any more, and their bytes are to be removed."""
         self._clean_after = self._sweep_after = 0.0
         self._swept = 0
         """Bytes that were written before this second were searched for what no list names. The first search is for all of them."""
@@ -276,6 +283,7 @@ class OpenAccept(OpenSnapshot[Staged]):
             bucket=scope.bucket,
             horizon=scope.horizon,
             version=self.sink.version,
+            keep_copies=self.sink.keep_copies,
         )
 
     def tidy(self, epoch: int) -> None:
@@ -288,11 +296,21 @@ class OpenAccept(OpenSnapshot[Staged]):
     def clear(self, files: Mapping[str, tuple[Staged, ...]]) -> None:
         """A batch is committed. Now and then, what is not needed any more is removed, a little at a time."""
         joined = _joined(files.get(EVENTS, ()))
+        self.store.forget_runs(run for each in joined for run in each.merged)
+        self.store.forget_unlisted(left_out(files.get(EVENTS, ())))
+        self._clean_if_due()
         for judged in (judged for each in joined for judged in each.blocks.values()):
             self.copies += judged.copies
             self.seen_again += judged.seen_again
-        self.store.forget_runs(run for each in joined for run in each.merged)
-        self.store.forget_unlisted(left_out(files.get(EVENTS, ())))
+
+    def clean_while_idle(self, held: LedgerState) -> None:
+        """The same where no batch comes. A driver that was paused, and is not the owner any more, removes nothing: another one may have
+        another window."""
+        if self.own is not None and time.monotonic() >= self._clean_after:
+            self.own.check_owner(held)
+            self._clean_if_due()
+
+    def _clean_if_due(self) -> None:
         if time.monotonic() >= self._clean_after:
             self.clean(int(time.time()))
             self._clean_after = time.monotonic() + _CLEAN_EVERY
@@ -311,14 +329,24 @@ class OpenAccept(OpenSnapshot[Staged]):
             horizon_ms=scope.horizon,
         )
         if buckets:
+            self._swept = 0  # should their names be lost, the next search finds their bytes
             store.expire(scope.shards, buckets, horizon)
-            store.forget_runs(run for run in runs if run.bucket in buckets)
+            self._expired += [run for run in runs if run.bucket in buckets]
             self.refresh()
+        for_a_while(self._forget_expired)
         # A key lives up to a bucket longer than the window, and its payload as long as the key.
         keep = self.sink.payloads_for + scope.bucket if self.sink.payloads_for else 0
         for_a_while(lambda: self._forget_payloads(now - keep))
+        for_a_while(lambda: store.forget_copies(self.sink.pipeline, now - self.sink.ttl - scope.bucket))
         if time.monotonic() >= self._sweep_after and for_a_while(lambda: store.forget_orphans(now, self._swept)):
             self._swept, self._sweep_after = now - 2 * ORPHANED, time.monotonic() + _SWEEP_EVERY
+
+    def _forget_expired(self) -> int:
+        """Of some keys that have expired: their bytes. Gives of how many runs."""
+        some = next(groups(self._expired, lambda run: run.rows * KEY_BYTES, TOGETHER), ())
+        self.store.forget_runs(some)
+        del self._expired[: len(some)]
+        return len(some)
 
     def _forget_payloads(self, before: int) -> int:
         """Of some events that were accepted before this moment, and sent. Gives of how many chunks."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,8 +18,9 @@ from landonce.dedup.accept import require_own_window, require_rule
 from landonce.dedup.chunks import StoredTopics
 from landonce.dedup.growth import DAY, SPANS, Growth, grown, growth, growth_words, rate_of, size_words
 from landonce.dedup.look import Kept, moment
+from landonce.dedup.marks import known_types
 from landonce.dedup.operate import place_of_store
-from landonce.dedup.rule import accepted_schema, key_rule
+from landonce.dedup.rule import accepted_schema, key_rule, with_type
 from landonce.dedup.run import pushing_parts, refuse_behind, refuse_changes
 from landonce.dedup.scratch import MOST_BYTES
 from landonce.dedup.store import Scope, Store
@@ -28,6 +29,7 @@ from landonce.errors import LandonceError, SourceUnavailable
 from landonce.ledger.database import SqliteDatabase
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import everything
+from landonce.read.formats import RecordType
 from landonce.read.schema.fields import Schema
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
@@ -124,7 +126,8 @@ class _DedupCheck:
 
     def _key(self, pushing: CheckRun) -> Findings:
         """What makes an event, and whether the keys in the store were made by the same rule."""
-        rule = key_rule(self.dedup, self._schema(pushing), self.run.parts.decoding)
+        types = known_types(self.run.parts)
+        rule = key_rule(self.dedup, self._schema(pushing, types), self.run.parts.decoding, types)
         if self.scope is not None:
             require_rule(self.scope, self.store, rule)
         yield Finding(
@@ -134,18 +137,18 @@ class _DedupCheck:
             Level.OK, f"a record with a null in its key {_NULLS[self.dedup.on_null]} (on_null: {self.dedup.on_null})"
         )
 
-    def _schema(self, pushing: CheckRun) -> Schema:
+    def _schema(self, pushing: CheckRun, types: Sequence[RecordType]) -> Schema:
         """The fields of records: as the target takes them, or as they will be once it is there."""
         if pushing.recipe is not None:
-            return accepted_schema(pushing.recipe, self.dedup)
+            return accepted_schema(pushing.recipe, self.dedup, types)
         declared = declared_schema(self.run.parts.config)
         if declared is None and self.run.source is None:
             raise SourceUnavailable(
                 "the types of the key's fields are not known: neither the target nor the topics tell."
             )
         if declared is None and self.run.source is not None:
-            return sampled_schema(self.run.parts, self.run.source, lambda _: None).schema
-        return declared or Schema(())
+            return with_type(sampled_schema(self.run.parts, self.run.source, lambda _: None).schema, self.dedup)
+        return with_type(declared or Schema(()), self.dedup)
 
     def _window(self) -> Findings:
         dedup, scope = self.dedup, self.scope
@@ -192,7 +195,7 @@ class _DedupCheck:
             return
         words, needs = found
         yield Finding(Level.OK, f"{growth_words(needs)}; {words}")
-        if needs.mapped > MOST_BYTES:
+        if needs.key_bytes > MOST_BYTES:
             yield Finding(
                 Level.WARNING,
                 f"a machine keeps at most {size_words(MOST_BYTES)} of keys in files: with more, every batch fetches keys from the store again",

@@ -15,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from landonce.config.model import TopicMatch
+from landonce.dedup.contents import Chunk
 from landonce.dedup.frozen import from_bytes, ranges_text, to_bytes
-from landonce.dedup.store import Chunk, Store, StorePlace
+from landonce.dedup.store import Store, StorePlace
 from landonce.errors import RetentionOverrun, SourceUnavailable, TopicRecreated
 from landonce.protocol.dedup import all_accepted, none_removed
 from landonce.protocol.ranges import Range
 from landonce.protocol.source import Extent, SourceView
 from landonce.read.block import ReadBlock
-from landonce.read.kafka.records import BlockId, Records, RecordSource
+from landonce.read.kafka.records import BlockId, Records, RecordSource, header_pairs
 
 MOST = 65_536
 """Records of one chunk."""
@@ -62,9 +64,8 @@ def headers_of(found: Sequence[Any]) -> pa.BinaryArray:
 def _header_bytes(headers: Any) -> bytes | None:
     if not headers:
         return None
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    listed = [[name, value.encode() if isinstance(value, str) else value] for name, value in pairs]
-    return json.dumps([[name, value.hex() if value is not None else None] for name, value in listed]).encode()
+    listed = [[name, value.hex() if value is not None else None] for name, value in header_pairs(headers)]
+    return json.dumps(listed).encode()
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class StoredTopics:
     place: StorePlace
     pipeline: str
 
-    def survey(self, topics: Iterable[str]) -> SourceView:
+    def survey(self, topics: Iterable[str] | TopicMatch) -> SourceView:
         del topics
         store = opened(self.place)
         mark = store.mark(self.pipeline)

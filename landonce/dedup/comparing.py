@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import itemgetter, methodcaller
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,10 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from landonce.dedup.chunks import cut, encode_records, headers_of, opened
+from landonce.dedup.contents import Chunk
+from landonce.dedup.copies import copies_of
 from landonce.dedup.ids import Coordinates, compute
-from landonce.dedup.rule import LATE, KeyRule
+from landonce.dedup.rule import LATE, KeyRule, require_marks
 from landonce.dedup.runs import (
-    FIRST_SEEN,
     Keys,
     Segment,
     digest_of,
@@ -39,16 +40,16 @@ from landonce.dedup.runs import (
     sort_ids,
 )
 from landonce.dedup.scratch import Scratch, scratch_folder
-from landonce.dedup.store import Chunk, Shard, Store, StorePlace
+from landonce.dedup.store import Shard, Store, StorePlace
 from landonce.errors import RunGone, TargetUnavailable
 from landonce.failpoints import reach
-from landonce.protocol.dedup import Run, Terms, bucket_of, has_turn, merge_due, merged_level
+from landonce.protocol.dedup import Run, Terms, bucket_of, has_turn, is_late, merge_due, merged_level
 from landonce.protocol.ranges import Partition, label_of, topics_of
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoding import decoder_of
+from landonce.read.decoding import Decode, decode_by
 from landonce.read.formats import Decoded, Reject
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import Record, last_headers
 from landonce.read.schema.fields import Schema
 from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, ExchangingRecipe, Parts, Refuse
@@ -138,6 +139,7 @@ class JoinedShards:
     runs: list[Run] = field(default_factory=list)
     merged: list[Run] = field(default_factory=list)
     blocks: dict[int, Judged] = field(default_factory=dict)
+    copies: list[pa.Table] = field(default_factory=list)
 
     def judge(self, block: int, judged: Judged) -> None:
         self.blocks[block] = self.blocks.get(block, Judged()).plus(judged)
@@ -160,6 +162,7 @@ class AcceptRecipe(ExchangingRecipe[StageTask]):
     horizon: int
     version: str
     """Of the schema that records have now, for people: events of several versions wait in the store at once."""
+    keep_copies: bool = False
 
     @property
     def terms(self) -> Terms:
@@ -168,6 +171,12 @@ class AcceptRecipe(ExchangingRecipe[StageTask]):
     @property
     def marks(self) -> bool:
         return True
+
+    def late_ones(self, timestamps: Integers) -> npt.NDArray[np.bool_]:
+        """Which records of these moments are not accepted, because they are late."""
+        if not self.horizon or self.late == "accept":
+            return np.zeros(len(timestamps), np.bool_)
+        return is_late(timestamps, self.horizon)
 
     def _decisive(self) -> tuple[object, ...]:
         return self.place.scope, self.source.fingerprint(), self.rule.fingerprint()
@@ -224,31 +233,33 @@ class AcceptWorker(BlockWorker):
     task: StageTask
 
     def reader(self) -> Reader:
-        return Reader.of_one(EVENTS, self._decode)
+        decode = decode_by(self.recipe.source, self.recipe.decoding)
+        return Reader.of_one(EVENTS, partial(self._decode, decode))
 
-    def _decode(self, values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+    def _decode(self, decode: Decode, values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
         """Ids and payloads. A record that the target could not take is rejected here, before its key is taken: when the producer sends it
         again, corrected, it must not count as a copy."""
         recipe, rule = self.recipe, self.recipe.rule
-        decoded = decoder_of(recipe.source, recipe.decoding)(values, messages)
+        if rule.marked:
+            require_marks(rule, recipe.source, recipe.decoding.format.types_of(values).types)
+        decoded = decode(values, messages)
         rejects, filtered = list(decoded.rejects), [decoded.filtered]
         rows, kept = decoded.table, decoded.kept
         timestamps = np.fromiter(map(_milliseconds, map(_timestamp, messages)), np.int64, len(messages))
-        if recipe.horizon and recipe.late != "accept":
-            late = timestamps[kept] < recipe.horizon
-            if late.any():
-                gone = kept[late]
-                if recipe.late == "drop":
-                    filtered.append(gone)
-                else:
-                    rejects += [Reject(int(at), LATE) for at in gone]
-                rows, kept = rows.filter(pa.array(~late)), kept[~late]
+        late = recipe.late_ones(timestamps[kept])
+        if late.any():
+            gone = kept[late]
+            if recipe.late == "drop":
+                filtered.append(gone)
+            else:
+                rejects += [Reject(int(at), LATE) for at in gone]
+            rows, kept = rows.filter(pa.array(~late)), kept[~late]
         chosen = messages if len(kept) == len(messages) else [messages[at] for at in kept]
         ids = compute(
             rule,
             rows,
             keys=pa.array(list(map(_key, chosen)), pa.binary()) if rule.needs_kafka_key else None,
-            headers={name: _header(chosen, name) for name in rule.headers},
+            headers={name: last_headers(chosen, name) for name in rule.headers},
             coordinates=self._coordinates(chosen) if rule.on_null == "unique" else None,
         )
         raw = values.take(pa.array(kept)) if len(kept) < len(values) else values
@@ -268,7 +279,7 @@ class AcceptWorker(BlockWorker):
             headers_of(list(map(_headers, chosen))),
         ]
         table = pa.Table.from_arrays(columns, schema=_COLUMNS)
-        return Decoded(table, kept, tuple(sorted(rejects)), np.sort(np.concatenate(filtered)))
+        return Decoded(table, kept, tuple(sorted(rejects)), np.sort(np.concatenate(filtered)), decoded.without_column)
 
     def _coordinates(self, records: Sequence[Any]) -> Coordinates:
         """Of records of one partition, as Kafka's client gives them."""
@@ -348,17 +359,6 @@ class AcceptWorker(BlockWorker):
         return shares
 
 
-def _header(records: Sequence[Record], name: str) -> pa.BinaryArray:
-    """The last header of this name, as Kafka's clients take it."""
-    found: list[bytes | None] = []
-    for each in map(_headers, records):
-        pairs = each.items() if isinstance(each, dict) else each or ()
-        values = [value for key, value in pairs if key == name]
-        last = values[-1] if values else None
-        found.append(last.encode() if isinstance(last, str) else last)
-    return pa.array(found, pa.binary())
-
-
 def _partitions(rows: pa.Table) -> list[tuple[int, int]]:
     """Where the rows of each partition begin and end. Rows are in order."""
     if not rows.num_rows:
@@ -429,11 +429,14 @@ class Joining:
         first = first_of_each(hi, lo)
         group = np.cumsum(first) - 1
         known, of_known = look_up(map(self._open, shard.runs), hi[first], lo[first])
-        origin = np.zeros(len(known), FIRST_SEEN)
+        origin = first_seen_of(hashes[ranks[first]], offsets[first], self.now)
         origin[known] = of_known
         in_store, of_group = known[group], origin[group]
         again = in_store & (of_group["place"] == hashes[ranks]) & (of_group["offset"] == offsets)
         new = first & ~in_store
+        copies = ~new & ~again
+        if self.recipe.keep_copies and copies.any():
+            found.copies.append(copies_of(hashes[ranks[copies]], offsets[copies], of_group[copies]))
         attempts = {
             each.block: frozenset(other.attempt for other in shares if other.block == each.block) for each in shares
         }
@@ -445,13 +448,13 @@ class Joining:
                 int(block),
                 Judged(
                     accepted=int((new & mine).sum()),
-                    copies=int((~new & ~again & mine).sum()),
+                    copies=int((copies & mine).sum()),
                     seen_again=int((again & mine).sum()),
                     dropped=(rows[~new & mine],) if (~new & mine).any() else (),
                     attempts=attempts[int(block)],
                 ),
             )
-        return Keys(hi[new], lo[new], first_seen_of(hashes[ranks[new]], offsets[new], self.now))
+        return Keys(hi[new], lo[new], of_group[new])
 
     def _merge(self, number: int, shard: Shard, found: JoinedShards) -> None:
         """Merges runs where that is due."""

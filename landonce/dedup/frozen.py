@@ -17,10 +17,13 @@ import pyarrow as pa
 
 from landonce.errors import TableUnfit
 from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.block import ReadBlock, Rejected
 from landonce.read.kafka.records import Record
 
-VERSION = 1
+VERSION = 2
+_READ = (1, VERSION)
+"""1 has reasons without codes."""
 _COUNTS = ("read", "filtered", "bytes_read", "held", "shared")
 
 
@@ -74,7 +77,7 @@ def from_bytes(content: bytes) -> ReadBlock:
     """The block as it was stored."""
     size = int.from_bytes(content[:8], "little")
     head: dict[str, Any] = json.loads(content[8 : 8 + size])
-    if head["version"] != VERSION:
+    if head["version"] not in _READ:
         raise TableUnfit(
             f"a stored block has format {head['version']}, and this landonce knows {VERSION}.",
             safe="Nothing was sent.",
@@ -89,7 +92,7 @@ def from_bytes(content: bytes) -> ReadBlock:
         at += length
     for topic, number, offset, reason, record in head["rejected"]:
         partition = Partition(topic, number)
-        block.rejected.append(Rejected(partition, offset, reason))
+        block.rejected.append(Rejected(partition, offset, _reason(reason)))
         if record is not None:
             block.messages[partition, offset] = _record(offset, *record)
     return block
@@ -111,13 +114,18 @@ def _partitions(listed: list[list[Any]]) -> dict[Partition, int]:
 
 
 def _rejected(each: Rejected, record: Record | None) -> list[Any]:
-    known = None
+    known, why = None, Reason.of(each.reason)
     if record is not None:
         found = record.headers() or ()
         pairs = found.items() if isinstance(found, dict) else found
         headers = [[name, _text(value)] for name, value in pairs]
         known = [record.timestamp()[1], _text(record.key()), _text(record.value()), headers]
-    return [each.partition.topic, each.partition.number, each.offset, each.reason, known]
+    return [each.partition.topic, each.partition.number, each.offset, [str(why), why.code, why.field], known]
+
+
+def _reason(stored: str | list[str]) -> Reason:
+    words, code, field = stored if isinstance(stored, list) else (stored, "", "")
+    return Reason(words, Code.of(code), field)
 
 
 def _record(offset: int, moment: int, key: str | None, value: str | None, headers: list[list[Any]]) -> FrozenRecord:

@@ -28,11 +28,8 @@ class Growth:
 
     @property
     def key_bytes(self) -> int:
-        return self.keys * KEY_BYTES
-
-    @property
-    def mapped(self) -> int:
-        """Files on each machine that compares, mapped into memory: the system drops and reads them again as it needs memory."""
+        """In the database; and as much in files on each machine that compares, mapped into memory: the system drops and reads them again as it
+        needs memory."""
         return self.keys * KEY_BYTES
 
     @property
@@ -79,7 +76,7 @@ def grown(dedup: Dedup, bucket: int | None, per_second: float, event_bytes: floa
 
 def growth_words(growth: Growth) -> str:
     return (
-        f"at {growth.per_second:,.1f} new events/s, the full window holds {growth.keys:,} keys: {size_words(growth.mapped)} in files that are "
+        f"at {growth.per_second:,.1f} new events/s, the full window holds {growth.keys:,} keys: {size_words(growth.key_bytes)} in files that are "
         f"mapped into memory, and about {size_words(growth.disk)} in the database (keys {size_words(growth.key_bytes)}, events "
         f"{size_words(growth.payload_bytes)}, stored blocks {size_words(growth.block_bytes)})"
     )

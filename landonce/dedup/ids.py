@@ -43,6 +43,7 @@ import pyarrow.types as pt
 from landonce.config.dedup import OTHERS
 from landonce.dedup.blake2b import Words, digests
 from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, type_class
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Indexes
 
 _BYTES = pa.large_binary()
@@ -74,7 +75,7 @@ class Ids:
 
     hi: Words
     lo: Words
-    rejects: dict[int, str] = field(default_factory=dict)
+    rejects: dict[int, Reason] = field(default_factory=dict)
     """The reason by the row's index. It holds no content of the record."""
 
 
@@ -139,7 +140,7 @@ def _only(values: pa.Array, members: Indexes) -> pa.Array:
 
 
 def _by_rule(
-    rule: KeyRule, piece: Values, count: int, start: int, rejects: dict[int, str]
+    rule: KeyRule, piece: Values, count: int, start: int, rejects: dict[int, Reason]
 ) -> Iterator[tuple[pa.LargeBinaryArray, tuple[KeyColumn, ...], Indexes]]:
     """Each rule with its rows, and the name that each row has it under: its value in `by`, so that events with different values are never
     copies. Rows without a rule are rejected; the piece begins at `start`."""
@@ -156,13 +157,14 @@ def _by_rule(
         members = np.flatnonzero(found == number)
         if len(members):
             yield _only(text, members), columns, members
-    rejects.update(dict.fromkeys((start + np.flatnonzero(found < 0)).tolist(), f"{rule.by}: no key rule for its value"))
+    ruleless = Reason(f"{rule.by}: no key rule for its value", Code.BAD_KEY, str(rule.by))
+    rejects.update(dict.fromkeys((start + np.flatnonzero(found < 0)).tolist(), ruleless))
 
 
-def _reject_nulls(values: Values, rows: Indexes, rejects: dict[int, str]) -> None:
+def _reject_nulls(values: Values, rows: Indexes, rejects: dict[int, Reason]) -> None:
     for column, each in values.items():
         for row in rows[each.is_null().to_numpy(zero_copy_only=False)].tolist():
-            rejects.setdefault(row, f"{column} is null, and is part of the key")
+            rejects.setdefault(row, Reason(f"{column} is null, and is part of the key", Code.BAD_KEY, str(column)))
 
 
 # Canonical bytes

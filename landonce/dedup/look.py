@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,18 +16,21 @@ import pyarrow as pa
 
 from landonce.config.dedup import OTHERS, Dedup
 from landonce.config.model import duration_words
-from landonce.dedup.chunks import accepted_records
+from landonce.dedup.chunks import accepted_records, decode_records
+from landonce.dedup.contents import Chunk
 from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
-from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema
+from landonce.dedup.marks import known_types
+from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema, with_type
 from landonce.dedup.runs import decode, look_up, place_of, shard_of
-from landonce.dedup.store import Chunk, Scope, Store, StorePlace
+from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.dedup.tables import NEW
 from landonce.errors import ConfigError, Halt, NothingToDo, Transient
 from landonce.protocol.dedup import Run
 from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.record_columns import BYTES
+from landonce.read.schema.fields import ANY_RECORD, Field, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
 
@@ -72,11 +77,11 @@ class Kept:
     @cached_property
     def source(self) -> Schema:
         """What records are decoded to."""
-        return record_schema(self.parts)
+        return with_type(record_schema(self.parts), self.dedup)
 
     @cached_property
     def rule(self) -> KeyRule:
-        return key_rule(self.dedup, self.source, self.parts.decoding)
+        return key_rule(self.dedup, self.source, self.parts.decoding, known_types(self.parts))
 
     def sent(self, pipeline: str) -> Mapping[Partition, int]:
         """How far a pipeline has sent its events: by its ledger, where that is known here; else as it said last."""
@@ -113,7 +118,7 @@ def key_fields(source: Schema, rule: KeyRule) -> Schema:
     """The fields that the key needs, all optional: other fields of a record do not matter to it."""
     named = {column.path[0] for column in rule.columns if column.kind not in (KAFKA_KEY, HEADER)}
     fields = tuple(replace(each, required=False) for each in source.fields if each.name in named)
-    return replace(source, fields=fields)
+    return replace(source, fields=fields or ANY_RECORD.fields)
 
 
 # One event.
@@ -228,8 +233,11 @@ def _wire_name(field: Field) -> str:
 
 
 def _json_value(column: KeyColumn, text: str) -> Any:
-    """A value as a producer would write it: numbers and booleans as such, everything else as text."""
-    if column.kind in ("integer", "float", "boolean", "decimal"):
+    """A value as a producer would write it: numbers and booleans as such, everything else as text. Decimals, too: as numbers they would be
+    rounded here."""
+    if column.path[0] in BYTES and column.kind == "binary":
+        return base64.b64encode(text.encode()).decode()
+    if column.kind in ("integer", "float", "boolean"):
         try:
             return json.loads(text)
         except ValueError:
@@ -301,6 +309,23 @@ def words_of(found: Found | None, scope: Scope) -> list[str]:
         "its payload is in the store" if found.payload is not None else "the store keeps its payload no longer"
     )
     return lines
+
+
+def copies(kept: Kept) -> Iterator[dict[str, Any]]:
+    """Where the pipeline found copies, and where their originals are, the oldest batch first."""
+    known = {place: partition for place, (_, partition) in partitions_of(kept.store).items()}
+    for content in kept.store.copies(kept.pipeline):
+        for each in decode_records(content).to_pylist():
+            accepted = datetime.fromtimestamp(each["accepted_at"], timezone.utc).isoformat()
+            original = _coordinates(known.get(each["original_place"]), each["original_offset"])
+            copy = _coordinates(known.get(each["place"]), each["offset"])
+            yield {**copy, "original": {**original, "accepted_at": accepted}}
+
+
+def _coordinates(partition: Partition | None, offset: int) -> dict[str, Any]:
+    """Without a topic, if no pipeline of the scope knows it any more."""
+    topic, number = (partition.topic, partition.number) if partition is not None else (None, None)
+    return {"topic": topic, "partition": number, "offset": offset}
 
 
 # All of it.
@@ -442,7 +467,7 @@ def document_of(found: Stats) -> dict[str, Any]:
         else {
             "events_per_second": found.growth.per_second,
             "keys": found.growth.keys,
-            "mapped_bytes": found.growth.mapped,
+            "mapped_bytes": found.growth.key_bytes,
             "disk_bytes": found.growth.disk,
         },
     }

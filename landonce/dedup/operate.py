@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from landonce.dedup.accept import StoreTable
 from landonce.dedup.chunks import StoredTopics
+from landonce.dedup.comparing import Staged
 from landonce.dedup.look import Kept
 from landonce.dedup.run import pushing_config
 from landonce.dedup.store import StorePlace
@@ -36,9 +37,13 @@ def place_of_store(parts: Parts) -> StorePlace:
 
 def accepting(parts: Parts, sessions: Sessions) -> AcceptOperations:
     """What may be decided about the pipeline that accepts."""
-    place = place_of_store(parts)
-    ledger = TableLedger(StoreTable(place, parts.config.pipeline), parts.config.pipeline)
-    return AcceptOperations(Parts(parts.config, parts.broker, ledger, parts.sink), sessions, place)
+    ledger = accepting_ledger(parts)
+    return AcceptOperations(Parts(parts.config, parts.broker, ledger, parts.sink), sessions, place_of_store(parts))
+
+
+def accepting_ledger(parts: Parts) -> TableLedger[Staged]:
+    """The ledger of the pipeline that accepts."""
+    return TableLedger(StoreTable(place_of_store(parts), parts.config.pipeline), parts.config.pipeline)
 
 
 def pushing(parts: Parts) -> Parts:
@@ -51,6 +56,11 @@ _REFUSED = {
     "rebase": (
         "a pipeline with `dedup` cannot be bound to other topics: the store holds events by the offsets of the old ones.",
         "let the producer use a topic with a new name, and write a new `pipeline` and `dedup.scope: {scope}` in {{file}}: the keys stay",
+    ),
+    "seek": (
+        "a pipeline with `dedup` cannot go back or skip records: the store knows which events it has accepted, and would take them for "
+        "copies.",
+        "land the topic under a new `pipeline` name, in another table",
     ),
     "accept-change": (
         "nothing has to be accepted: a stored block is sent as it is, and one that is not stored was never sent.",

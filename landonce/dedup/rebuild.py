@@ -27,13 +27,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from landonce.dedup.chunks import MOST, accepted_records, encode_records, headers_of
+from landonce.config.dedup import RECORD_TYPE
+from landonce.dedup.chunks import MOST, StoredSequence, accepted_records, encode_records, headers_of
+from landonce.dedup.contents import Chunk
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.look import Kept, key_fields
 from landonce.dedup.rekey import ids_of, now, refuse_unknown, swap, written
-from landonce.dedup.rule import HEADER, KAFKA_KEY
+from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED
 from landonce.dedup.runs import Keys, decode, first_of_each, first_seen_of, look_up, place_of, sort_ids
-from landonce.dedup.store import Chunk, Replacement, Scope
+from landonce.dedup.store import Replacement, Scope
 from landonce.engine import dead_letters
 from landonce.errors import Fenced, NothingToDo, PlanPending, RetentionOverrun, StoreBehind, TableUnfit
 from landonce.failpoints import reach
@@ -42,7 +44,7 @@ from landonce.protocol.dedup import behind, bucket_of
 from landonce.protocol.ledger import LedgerState, Note, Position, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import SourceView
+from landonce.protocol.source import SourceView, Start, bind
 from landonce.protocol.target import TargetView
 from landonce.read.decoding import decoder_of
 from landonce.read.kafka.records import read
@@ -277,9 +279,9 @@ def _refuse_lost(kept: Kept, state: LedgerState | None, found: tuple[Found, ...]
             safe=UNCHANGED,
             command="restore the position with its table, or give the pipeline the name that it had when they landed",
         )
-    if state is None and holds and config.source.kafka.start != "earliest":
+    if state is None and holds and kept.parts.start is not Start.EARLIEST:
         raise StoreBehind(
-            "the ledger was lost with the store, and the file says `start: latest`: nobody knows where the pipeline began.",
+            "the ledger was lost with the store, and the file has another `start` than earliest: nobody knows where the pipeline began.",
             safe=UNCHANGED,
             command="write `start: earliest` in {file}",
         )
@@ -289,6 +291,7 @@ def _found(kept: Kept, held: Held, state: LedgerState | None, mark: Mark | None,
     positions = dict(state.positions) if state is not None else {}
     accepted = dict(mark.state.positions) if mark is not None else {}
     pending = state.pending.ends() if state is not None and state.pending is not None else {}
+    firsts = bind(LedgerState("", ""), kept.parts.begins(view), kept.parts.start).added if state is None else {}
     for partition, extent in view.extents:
         label = state.labelled(partition) if state is not None else partition
         there = held.counted(label, 0, LAST)
@@ -296,8 +299,8 @@ def _found(kept: Kept, held: Held, state: LedgerState | None, mark: Mark | None,
         own, old = positions.get(partition), accepted.get(partition)
         known = max(last, own.committed if own else 0, pending.get(partition, 0))
         begin = own.first if own else old.first if old else extent.start
-        if own is None and old is None and not last and kept.parts.config.source.kafka.start != "earliest":
-            begin = extent.stable_end
+        if own is None and old is None and not last:
+            begin = firsts.get(partition, begin)
         yield Found(
             partition,
             label,
@@ -367,7 +370,7 @@ def _read(kept: Kept, found: tuple[Found, ...], settled: Settled) -> tuple[Judge
                 is_open &= ~((offsets >= first) & (offsets < end))
             if is_open.any():
                 fit = np.zeros(len(offsets), np.bool_)
-                fit[whole(records.column("value").combine_chunks(), []).kept] = True
+                fit[whole(records.column("value").combine_chunks(), StoredSequence(records)).kept] = True
                 is_open &= fit
             mine = (held & made.valid) | is_open
             parts.append(
@@ -389,7 +392,7 @@ def _letters(kept: Kept) -> dict[Partition, Offsets]:
     """The offsets of dead letters, of both pipelines."""
     found: dict[Partition, list[int]] = {}
     folder = kept.parts.config.dead_letters.path
-    for each in (folder, folder / "pushed"):
+    for each in (folder, folder / PUSHED):
         for letter in dead_letters.committed(each, kept.pipeline) if each.is_dir() else ():
             found.setdefault(Partition(letter["topic"], int(letter["partition"])), []).append(int(letter["offset"]))
     return {partition: np.array(offsets, np.int64) for partition, offsets in found.items()}
@@ -410,6 +413,7 @@ def _from_columns(
     count = sum(map(len, unseen))
     rule = kept.rule
     fields = [column for column in rule.columns if column.kind not in (KAFKA_KEY, HEADER)]
+    fields = [column for column in fields if column.path != (RECORD_TYPE,)]
     plain = len(fields) == len(rule.columns) and all(len(each.path) == 1 for each in fields)
     if not count or not plain or kept.parts.config.transform.select or rule.on_null == "unique":
         return [], count

@@ -40,6 +40,7 @@ from landonce.protocol.ledger import Note, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.read.decoding import Decoding, decoder_of
+from landonce.read.kafka.records import last_headers
 from landonce.read.schema.fields import Schema
 
 _LARGE = 2**30
@@ -247,7 +248,8 @@ def _all_ids(store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema
 def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partition) -> _Ids:
     """The ids of records of one partition. Those without a key are not `valid`."""
     values = records.column("value").combine_chunks()
-    decoded = decode_values(values, StoredSequence(records))
+    listed = StoredSequence(records)
+    decoded = decode_values(values, listed)
     kept, count = decoded.kept, records.num_rows
     offsets = records.column("offset").to_numpy()
     keys = records.column("key").combine_chunks().take(pa.array(kept)) if rule.needs_kafka_key else None
@@ -255,7 +257,7 @@ def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partitio
         rule,
         decoded.table,
         keys,
-        {name: _header(records, kept, name) for name in rule.headers},
+        {name: last_headers([listed[at] for at in kept.tolist()], name) for name in rule.headers},
         Coordinates(label.topic, label.number, offsets[kept]),
     )
     good = np.ones(len(kept), np.bool_)
@@ -264,16 +266,6 @@ def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partitio
     hi[kept], lo[kept], valid[kept] = ids.hi, ids.lo, good
     seen = first_seen_of(place_of(label.topic, label.number), offsets, 0)
     return _Ids(hi, lo, seen, np.zeros(count, np.int64), valid)
-
-
-def _header(records: pa.Table, kept: npt.NDArray[np.int64], name: str) -> pa.BinaryArray:
-    """The last header of this name, as Kafka's clients take it."""
-    listed = StoredSequence(records)
-    found = []
-    for at in kept.tolist():
-        values = [value for key, value in listed[at].headers() or () if key == name]
-        found.append(values[-1] if values else None)
-    return pa.array(found, pa.binary())
 
 
 def _by_bucket(found: list[_Ids]) -> tuple[dict[int, Keys], int]:

@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from landonce.dedup.chunks import StoredRecords, accepted_records, opened
 from landonce.dedup.comparing import EVENTS, AcceptRecipe, AcceptWorker, Integers
 from landonce.dedup.ids import Coordinates, compute
+from landonce.dedup.rule import LATE
 from landonce.protocol.ranges import Range, label_of
 from landonce.read.block import Reader
 from landonce.read.formats import Decoded, Reject
@@ -55,9 +56,9 @@ class RowsWorker(AcceptWorker):
         offsets = table.column("_offset").to_numpy()
         ids = compute(recipe.rule, table, None, {}, Coordinates(str(label), int(number), offsets))
         bad = {int(kept[at]): reason for at, reason in ids.rejects.items()}
-        late = kept[moments[kept] < recipe.horizon] if recipe.late != "accept" else kept[:0]
+        late = kept[recipe.late_ones(moments[kept])]
         if recipe.late == "dead_letter":
-            bad.update({int(at): "late: its key may be older than the window" for at in late})
+            bad.update({int(at): LATE for at in late})
         good = ~np.isin(kept, [*bad, *late])
         named = {name: table.column(name) for name in COORDINATES}
         named |= {"hi": pa.array(ids.hi), "lo": pa.array(ids.lo), "timestamp": pa.array(moments[kept])}

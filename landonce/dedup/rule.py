@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.config.dedup import Dedup, KeyPart
-from landonce.errors import ConfigError
+from landonce.config.dedup import RECORD_TYPE, Dedup, KeyPart
+from landonce.errors import ConfigError, KeyRuleChanged
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.convert.rules import Rule
 from landonce.read.decoding import Decoding
-from landonce.read.formats.text.csv import Csv
-from landonce.read.schema.fields import Field, Schema, is_uuid, spelled
+from landonce.read.formats import RecordType
+from landonce.read.record_columns import record_fields
+from landonce.read.schema.fields import ANY_RECORD, Path, Place, Schema, by_record_name, folded, is_uuid, spelled
 from landonce.sinks.audit import RowRecipe
 
 FORMAT = 1
 """Increased whenever the same key gets another id."""
 KAFKA_KEY, HEADER = "kafka key", "header"
-LATE = "late: its key may be older than the window"
+LATE = Reason("late: its key may be older than the window", Code.LATE)
 """Why a record is a dead letter whose first copy may be forgotten."""
 PUSHED = "pushed"
 """The folder, below that of dead letters, of events that were accepted and could not land."""
@@ -94,6 +96,8 @@ class KeyRule:
     on_null: Literal["dead_letter", "unique", "value"] = "dead_letter"
     reading: str = ""
     """How the fields of the key are read, if not as strict JSON: other conversions make other ids of the same bytes."""
+    marked: tuple[str, ...] = ()
+    """The rules that schemas give. No id depends on where a rule is written, so this is not in the fingerprint."""
 
     @property
     def columns(self) -> tuple[KeyColumn, ...]:
@@ -137,34 +141,122 @@ def _described(column: KeyColumn) -> str:
     return f"{'.'.join(column.path)} ({column.kind})" if column.kind in _CLASSES else str(column)
 
 
-def accepted_schema(recipe: RowRecipe, dedup: Dedup) -> Schema:
+def accepted_schema(recipe: RowRecipe, dedup: Dedup, types: Sequence[RecordType] = ()) -> Schema:
     """What a record must be to be accepted: all that the target asks for, or the fields of the key, if the target cannot say it beforehand."""
-    source = source_schema(recipe)
+    source = with_type(source_schema(recipe), dedup)
     if recipe.describes_records:
         return source
-    named = {name for part in dedup.fields for name in (part, part.split(".")[0])}
+    fields_of_key = with_marks(dedup, source, types).fields
+    named = {name for part in fields_of_key for name in (part, part.split(".")[0])}
     fields = tuple(replace(each, required=False) for each in source.fields if each.name in named)
-    return replace(source, fields=fields or (Field("__landonce_any", pa.string()),))
+    return replace(source, fields=fields or ANY_RECORD.fields)
 
 
-def key_rule(config: Dedup, schema: Schema, decoding: Decoding | None = None) -> KeyRule:
-    """The rule of a pipeline file for records with this schema, or a `ConfigError` that names the field at fault."""
-    rule = _key_rule(config, schema)
+def with_type(schema: Schema, dedup: Dedup) -> Schema:
+    """The schema, with the type of a record if that chooses the rule."""
+    if dedup.by != RECORD_TYPE or RECORD_TYPE in schema.by_name():
+        return schema
+    return replace(schema, fields=(*schema.fields, *record_fields([RECORD_TYPE])))
+
+
+def key_rule(
+    config: Dedup, schema: Schema, decoding: Decoding | None = None, types: Sequence[RecordType] = ()
+) -> KeyRule:
+    """The rule of a pipeline file for records with this schema, or a `ConfigError` that names the field at fault. `types`: what schemas say of
+    the types of records, if the file leaves the key to them."""
+    rule = replace(_key_rule(with_marks(config, schema, types), schema), marked=config.marked)
     return replace(rule, reading=_reading(rule, decoding)) if decoding is not None else rule
 
 
+# Keys that schemas mark. Each version of a schema must say the same:
+#
+#     the schema of a record marks         a new record
+#     the fields of the rule, in order     is judged by the rule, whatever else changed in the schema
+#     other fields, or none                ends the run with `KeyRuleChanged`
+#     (its type has no rule)               is a dead letter, or judged by the rule `*`
+
+
+def with_marks(config: Dedup, schema: Schema, types: Sequence[RecordType]) -> Dedup:
+    """The section with the fields that schemas mark, in place of the word `schema`."""
+    if not config.marked:
+        return config
+    keys = {name: tuple(KeyPart(field=path) for path in _marked(name, schema, types)) for name in config.marked}
+    changed = {"key": keys[""]} if config.key is not None else {"rules": {**(config.rules or {}), **keys}}
+    return config.model_copy(update=changed)
+
+
+def _marked(name: str, schema: Schema, types: Sequence[RecordType]) -> tuple[str, ...]:
+    """The fields of the key that all versions of the type mark; of all types, if the rule has no name."""
+    mine = [each for each in types if name in ("", each.name)]
+    if not mine:
+        what = f"no schema of {name} is" if name else "no schema of the records is"
+        raise ConfigError(
+            f"dedup: {what} known yet: no record has one, and the registry has no subject for it.",
+            safe="Nothing was read or written.",
+            command="produce a record or register its schema first, or name the fields of the key in {file}",
+        )
+    for each in mine:
+        if not each.key:
+            raise ConfigError(
+                f"dedup: the schema of {each.name} marks no field as part of the key.",
+                safe="Nothing was read or written.",
+                command="mark fields with `landonce.dedup_key`, or name them in {file}",
+            )
+        if each.key != mine[0].key:
+            raise KeyRuleChanged(
+                f"schemas mark different keys: {mine[0].name} {_spelled(mine[0].key)}, {each.name} {_spelled(each.key)}.",
+                safe="Nothing was read or written. By another key, a copy of an accepted event could count as new.",
+                command="mark the same fields in each version; or name the fields of the key in {file}, for each type with "
+                f"`by: {RECORD_TYPE}`",
+            )
+    return tuple(".".join(_column_path(path, schema)) for path in mine[0].key)
+
+
+def require_marks(rule: KeyRule, schema: Schema, types: Iterable[RecordType]) -> None:
+    """Raises if the schema of a record marks another key than the rule that ids are made by."""
+    keys = dict(rule.keys)
+    for each in types:
+        name = each.name if rule.by is not None else ""
+        if name not in rule.marked:
+            continue
+        wanted = tuple(column.path for column in keys[name])
+        found = tuple(_column_path(path, schema) for path in each.key)
+        if found != wanted:
+            raise KeyRuleChanged(
+                f"a schema of {each.name} marks {_spelled(found) if found else 'no field'} as the key of an event; the keys in the store were "
+                f"made by {_spelled(wanted)}.",
+                safe="No event of this batch was accepted. By another key, a copy of an accepted event could count as new.",
+                command=f"name the fields of the key in {{file}} (now: {_spelled(wanted)}), then `landonce run {{file}}`; for another key, "
+                "`landonce dedup rekey {file}` first. Later schemas should mark the same fields as before",
+            )
+
+
+def _spelled(paths: Iterable[Path]) -> str:
+    return f"[{', '.join('.'.join(path) for path in paths)}]"
+
+
+def _column_path(path: Path, schema: Schema) -> Path:
+    """The names in the schema of a field with these names in records. A field that is not there keeps its name."""
+    found: list[str] = []
+    places: Sequence[Place] = schema.places()
+    for name in path:
+        place = by_record_name(places, schema.fold_case).get(folded(name, schema.fold_case))
+        found.append(place.name if place is not None else name)
+        places = place.inside if place is not None else ()
+    return tuple(found)
+
+
 def _reading(rule: KeyRule, decoding: Decoding) -> str:
-    """The conversions of the key's fields, and the columns of CSV. Empty for strict JSON."""
+    """The conversions of the key's fields, and how the format writes them. Empty for strict JSON."""
     format_, paths = decoding.format, sorted(".".join(each.path) for each in rule.columns if each.kind in _CLASSES)
     rules = [(path, decoding.convert.of(path)) for path in paths]
     converted = [[path, each.epoch, each.empty_is_null] for path, each in rules if each is not None and each != Rule()]
-    columns = list(format_.decisive()) if isinstance(format_, Csv) else []
-    return json.dumps([columns, converted]) if columns or converted else ""
+    written = list(format_.keyed_by())
+    return json.dumps([written, converted]) if written or converted else ""
 
 
 def _key_rule(config: Dedup, schema: Schema) -> KeyRule:
-    keys = {"": config.key} if config.key is not None else config.rules or {}
-    made = tuple((name, tuple(_column(part, schema) for part in parts)) for name, parts in keys.items())
+    made = tuple((name, tuple(_column(part, schema) for part in parts)) for name, parts in config.keys.items())
     if config.by is None:
         return KeyRule(made, None, config.on_null)
     by = _field(config.by, schema)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,9 +18,11 @@ from pyspark.sql import SparkSession
 
 from landonce.config.dedup import Dedup
 from landonce.config.model import Transform
+from landonce.config.start import KafkaStart
 from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
 from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
-from landonce.dedup.rule import LATE, PUSHED, accepted_schema, key_rule
+from landonce.dedup.marks import known_types
+from landonce.dedup.rule import PUSHED, accepted_schema, key_rule
 from landonce.dedup.store import Store, StorePlace
 from landonce.engine import pipeline
 from landonce.engine.driver import Driver
@@ -28,14 +30,15 @@ from landonce.engine.observe import AcceptReport, BatchReport, DedupObserver, Ob
 from landonce.engine.pipeline import RunSession, driver_for, opened_sink, require_topics, session_of
 from landonce.engine.spark.session import is_remote
 from landonce.engine.waiting import Waiting
-from landonce.errors import ConfigError, Fenced, LedgerSetBack, StoreBehind
+from landonce.errors import ConfigError, Fenced, LedgerSetBack, StoreBehind, TargetUnavailable
 from landonce.jvm import spark_errors
 from landonce.protocol.dedup import behind, beyond
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.ranges import Partition
-from landonce.protocol.receipt import Reasons, merged
+from landonce.protocol.reasons import Code, Reasons, merged
 from landonce.protocol.steps import Effect
 from landonce.read.decoding import Decoding
+from landonce.read.formats import RecordType
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
 from landonce.sinks.declared import declared_schema
@@ -107,7 +110,7 @@ class DedupTotals(Totals):
 
     def sentence(self) -> str:
         """For people. What is left of the filtered records came too late, and was dropped."""
-        late = sum(each.records for each in self.reasons if each.cause == LATE)
+        late = sum(each.records for each in self.reasons if each.code is Code.LATE)
         dropped = self.accept.filtered - self.copies - self.seen_again
         dead = f"{self.accept.dead_lettered} dead-lettered" + (f" ({late} late)" if late else "")
         first = [f"{self.accept.landed} new", f"{self.copies} copies", dead]
@@ -131,7 +134,7 @@ def both_drivers(
     store = opened(place)
     store.require_shared(remote=is_remote(config.spark))
     pushing = pushing_parts(parts, place)
-    pushed = PushObserver(observer, store, config.pipeline, dedup.keep_sent)
+    pushed = PushObserver(observer, store, config.pipeline, dedup.keep_sent, config.stall)
     with ExitStack() as stack:
         target = stack.enter_context(opened_sink(pushing, session, observer, waiting))
         push = driver_for(
@@ -142,11 +145,14 @@ def both_drivers(
             once=False,
             topics=StoredTopics(place, config.pipeline),
         )
-        accepting = accepting_parts(parts, dedup, place, accepted_schema(target.recipe, dedup))
+        pushed.stopping = push.stopping
+        types = waiting.until(lambda: known_types(parts))
+        accepting = accepting_parts(parts, dedup, place, accepted_schema(target.recipe, dedup, types), types)
         accepted = stack.enter_context(opened_sink(accepting, session, observer, waiting))
         if not isinstance(accepted, OpenAccept):
             raise TypeError("the store opens itself as `OpenAccept`")
         accept = driver_for(accepting, accepted, session, AcceptObserver(observer, accepted), once=once)
+        accept.while_idle, push.while_idle = accepted.clean_while_idle, lambda _: pushed.clean()
         both = Both(accept, push, accepted, parts, store, waiting)
         accepted.taken = both.compare
         accepted.sent_up_to = pushed.up_to = both.sent_up_to
@@ -167,7 +173,7 @@ def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
 def pushing_config(config: Pipeline) -> Pipeline:
     """Its dead letters have a folder of their own: both drivers number their batches by themselves. It begins where accepting began."""
     dead = config.dead_letters.model_copy(update={"path": config.dead_letters.path / PUSHED})
-    kafka = config.source.kafka.model_copy(update={"start": "earliest"})
+    kafka = config.source.kafka.model_copy(update={"start": KafkaStart()})
     source = config.source.model_copy(update={"kafka": kafka})
     return config.model_copy(update={"dead_letters": dead, "source": source})
 
@@ -179,30 +185,39 @@ def accept_sink(
     source: Schema,
     declared: Schema | None = None,
     decoding: Decoding | None = None,
+    types: Sequence[RecordType] = (),
     *,
     of_query: bool = False,
 ) -> AcceptSink:
-    """The store as a sink. `declared`: all fields of records, where a file says them. `decoding`: of records."""
+    """The store as a sink. `declared`: all fields of records, where a file says them. `decoding`: of records. `types`: what schemas say of
+    the key."""
     return AcceptSink(
         place=place,
         pipeline=pipeline,
-        rule=key_rule(dedup, source, decoding),
+        rule=key_rule(dedup, source, decoding, types),
         source=source,
         shards=dedup.shards,
         ttl=int(dedup.ttl),
         late=dedup.late,
         payloads_for=int(dedup.ttl) if dedup.payloads == "ttl" else 0,
+        keep_copies=dedup.copies == "keep",
         version=(declared or source).fingerprint()[:12],
         of_query=of_query,
     )
 
 
-def accepting_parts(parts: Parts, dedup: Dedup, place: StorePlace, source: Schema) -> Parts:
-    """The ends of the pipeline that accepts: the same topics, and the store. Expressions are for rows of the target."""
+def accepting_parts(
+    parts: Parts, dedup: Dedup, place: StorePlace, source: Schema, types: Sequence[RecordType] = ()
+) -> Parts:
+    """The ends of the pipeline that accepts: the same topics, and the store. Expressions are for rows of the target. Kafka's tools show what
+    has landed, and not what is accepted."""
     config = parts.config
-    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config), parts.decoding)
+    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config), parts.decoding, types)
     ledger = TableLedger(sink.open_table(), config.pipeline)
-    return Parts(config.model_copy(update={"transform": Transform()}), parts.broker, ledger, sink)
+    kafka = config.source.kafka.model_copy(update={"mirror_group": False})
+    topics = config.source.model_copy(update={"kafka": kafka})
+    own = config.model_copy(update={"transform": Transform(), "source": topics})
+    return Parts(own, parts.broker, ledger, sink)
 
 
 @dataclass
@@ -227,36 +242,34 @@ class Both:
         pushing.start()
         try:
             accepted = self.accept.run()
-        except BaseException:
+            self._wait_for(pushing)
+        finally:
             self.push.stopping.set()
             pushing.join()
-            raise
-        self._finish(pushing)
         if self._failed:
             raise self._failed[0]
         reasons = merged((*self.accept.reasons, *self.push.reasons))
         counted = self.opened.copies, self.opened.seen_again
         return DedupTotals.of(accepted, self._pushed or Totals(), *counted, reasons)
 
-    def _finish(self, pushing: threading.Thread) -> None:
+    def _wait_for(self, pushing: threading.Thread) -> None:
         """The accepting driver has ended. With `once`, the other one goes on until it has caught up."""
         while self.accept.performer.once and pushing.is_alive() and not self.accept.stopping.is_set():
             if self._caught_up():
                 break
             time.sleep(_POLL)
-        self.push.stopping.set()
-        pushing.join()
 
     def _push(self) -> None:
+        patient = Waiting(self.push.stall, self.push.observer.trouble, self.push.stopping)
         try:
-            while not self._anything():
+            while not patient.until(self._anything):
                 if self.push.stopping.wait(_POLL):
                     return
             while self._pushed is None:
                 try:
                     self._pushed = self.push.run()
                 except Fenced as error:
-                    if isinstance(error, LedgerSetBack) or not self._has_store():
+                    if isinstance(error, LedgerSetBack) or not patient.until(self._has_store):
                         raise
         except BaseException as error:
             self._failed.append(error)
@@ -278,9 +291,16 @@ class Both:
         return mark is not None and not mark.state.fresh
 
     def _caught_up(self) -> bool:
-        mark = self.store.mark(self.parts.config.pipeline)
+        try:
+            mark = self.store.mark(self.parts.config.pipeline)
+        except TargetUnavailable:  # the other driver waits for the store, too, and gives up after `stall`
+            return False
         if mark is None:
             return True
+        if (
+            self.push.state or self._known
+        ).pending is not None:  # dead letters that are about to land are below all positions
+            return False
         sent = self.sent_up_to()
         return all(
             sent.get(partition, position.first) >= position.committed for partition, position in mark.state.positions
@@ -346,7 +366,10 @@ class PushObserver:
     store: Store
     pipeline: str
     keep: float
+    stall: float
+    """Seconds to wait for the store."""
     up_to: Callable[[], Mapping[Partition, int]] = dict
+    stopping: threading.Event = field(default_factory=threading.Event)
     _clean_after: float = 0.0
 
     def step(self, effect: Effect) -> None:
@@ -356,12 +379,20 @@ class PushObserver:
             self.observer.step(effect)
 
     def batch(self, report: BatchReport) -> None:
-        self.store.sent(self.pipeline, report.batch, self.up_to())
+        waiting = Waiting(self.stall, self.trouble, self.stopping, committing=True)
+        waiting.until(lambda: self._keep_in_step(report.batch))
+        self.observer.batch(report)
+
+    def _keep_in_step(self, batch: int) -> None:
+        self.store.sent(self.pipeline, batch, self.up_to())
+        self.clean()
+
+    def clean(self) -> None:
+        """Now and then, stored blocks that were sent long ago are removed, a little at a time."""
         if time.monotonic() >= self._clean_after:
             before = int(time.time() - self.keep)
             done = for_a_while(lambda: self.store.forget_sent(self.pipeline, before))
             self._clean_after = time.monotonic() + _CLEAN_EVERY if done else 0.0
-        self.observer.batch(report)
 
     def trouble(self, what: str) -> None:
         self.observer.trouble(f"push: {what}")

@@ -9,6 +9,7 @@
     landonce_new_events       their bytes, in segments. A chunk without a row above does not count
     landonce_batches          blocks as they are sent to the target
     landonce_batch_pieces     their bytes
+    landonce_dedup_copies     where copies were found, and where their originals are, if that is asked for
     landonce_dedup_sent       how far each pipeline has sent its events, for people: the ledger is what counts
     landonce_dedup_waiting    a view for people: what is accepted, how much of it is sent, and how much waits, counted by chunks
 
@@ -172,6 +173,18 @@ batch_bytes = Table(
     _key("sha256"),
     _key("piece", Integer),
     _some("content", _BYTES),
+    **ENGINE,
+)
+
+copy_table = Table(
+    "landonce_dedup_copies",
+    metadata,
+    _key("scope"),
+    _key("pipeline"),
+    _key("commit_number", BigInteger),
+    _key("piece", Integer),
+    _some("found_at", BigInteger),
+    _some("copies", _BYTES),
     **ENGINE,
 )
 

@@ -6,17 +6,21 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from landonce.engine.perform import Performer, Workers
 from landonce.engine.publish import Letters
+from landonce.engine.workers import Enough
 from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol.batch import Machine, Next
-from landonce.protocol.blocks import Kind
+from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
 from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
 from landonce.protocol.match_ranges import pieces_each
+from landonce.protocol.operate import skipped_ranges
 from landonce.protocol.own_ledger import own_state
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.packing import ready_first
+from landonce.protocol.ranges import Partition, Range, without
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.protocol.snapshot import Snapshot
 from landonce.protocol.steps import (
@@ -30,7 +34,9 @@ from landonce.protocol.steps import (
     Reply,
     Write,
 )
+from landonce.read.kafka.records import WithoutRanges
 from landonce.sinks.snapshot import OpenSnapshot, StageTask
+from landonce.sinks.worker import Recipe
 
 _LOOK_EVERY = 5.0
 """Seconds after which the tables are looked at again, though there is nothing to write."""
@@ -43,6 +49,23 @@ _MOMENTS = range(253_402_300_800_000)
 """Milliseconds up to the year 9999. A producer that stamps its records in another unit says nothing about time."""
 
 
+class PatientWorkers(Protocol):
+    """Workers that need not finish a write."""
+
+    def write_until(
+        self, recipe: Recipe[StageTask], tasks: Sequence[StageTask], enough: Enough
+    ) -> tuple[BlockResult, ...]:
+        """As `Workers.write`, until what is done is `enough`. Whatever other tasks still write, nobody hears of it."""
+
+
+@dataclass(frozen=True)
+class CommitTimeout:
+    """After so many seconds, the blocks of a batch that are ready are committed, and the others follow in the next batch."""
+
+    seconds: float
+    workers: PatientWorkers
+
+
 @dataclass
 class Committing(Performer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
@@ -52,13 +75,22 @@ class Committing(Performer):
     workers: Workers
     letters: Letters
     ledger: Ledger
+    timeout: CommitTimeout | None = None
+    _timed: tuple[Plan, float] | None = None
+    """The plan in hand, and when its commit timeout is over. A block that is written again has no time of its own."""
     _look_after: float = 0.0
     _news: tuple[str, ...] = ()
     _reported: set[str] = field(default_factory=set)
+    _skipped: tuple[Range, ...] = ()
+    """What operators skipped. A table that was rolled back to before that does not get it."""
 
     def reads_again(self, ranges: Sequence[Range]) -> bool:
         most = self.settings.block_rows * pieces_each(ranges)
         return any(each.span > most for each in ranges)
+
+    def begin(self) -> Next:
+        self._timed = None
+        return super().begin()
 
     def advance(self, machine: Machine, reply: Reply) -> Next:
         after, effect = super().advance(machine, reply)
@@ -93,9 +125,11 @@ class Committing(Performer):
         """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
         had just committed are published."""
         self.opened.tidy(state.epoch)
+        self._skipped = skipped_ranges(self.ledger.journal())
         if self.opened.own is None:
             return super().acquired(state)
-        self.letters.publish_left(self.opened.own.letters, self.opened.own.letters_in)
+        self.letters.settle_left(state, owner=True)
+        self.letters.publish_left(self.opened.own.letters, self.opened.own.letters_in, state)
         return self.opened.own.noticed
 
     def perform(self, effect: Asked, held: LedgerState) -> Reply:
@@ -131,7 +165,7 @@ class Committing(Performer):
         if self.incoming is not None:
             topics = [topic for topic, _ in self.incoming.topic_ids if topic not in dict(held.topic_ids)]
         elif held.fresh and all(view.mark is None for view in views):
-            topics = self.opened.run.topics
+            topics = self.opened.run.topics()
         labels = tuple(held.label(topic) for topic in topics)
         return Looked(views, *(self.opened.holds(labels, fresh=held.fresh) if labels else ()))
 
@@ -153,11 +187,41 @@ class Committing(Performer):
             )
             for index in effect.indexes
         ]
-        recipe = replace(self.opened.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
-        results = self.workers.write(recipe, tasks)
+        recipe = self.letters.for_workers(self.opened.recipe, effect.plan, held)
+        gone = skipped_in(effect.plan, self._skipped)
+        if gone:
+            recipe = replace(recipe, records=WithoutRanges(recipe.records, gone))
+        if effect.in_parts and self.timeout is not None:
+            results = self._write_in_parts(self.timeout, recipe, tasks, effect)
+        else:
+            results = self.workers.write(recipe, tasks)
         if any(result.fate is Fate.DOUBTFUL for result in results):
             time.sleep(_PAUSE)
         return results
+
+    def _write_in_parts(
+        self, timeout: CommitTimeout, recipe: Recipe[StageTask], tasks: Sequence[StageTask], effect: Write
+    ) -> tuple[BlockResult, ...]:
+        """All results; or, once the timeout is over, those of the blocks that can go ahead. A record that must not become a dead letter is
+        heard of with all the others."""
+        plan, asked = effect.plan, set(effect.indexes)
+        if self._timed is None or self._timed[0] != plan:
+            self._timed = (plan, time.monotonic() + timeout.seconds)
+        over = self._timed[1]
+
+        def ready(done: Iterable[BlockResult]) -> tuple[int, ...]:
+            landed = {each.index for each in done if each.fate is Fate.LANDED}
+            return ready_first(plan.blocks, [at for at in range(len(plan.blocks)) if at not in asked or at in landed])
+
+        def enough(done: Sequence[BlockResult]) -> bool:
+            halted = any(each.fate is Fate.HALTED for each in done)
+            return time.monotonic() >= over and not halted and bool(ready(done))
+
+        results = timeout.workers.write_until(recipe, tasks, enough)
+        if len(results) == len(tasks):
+            return results
+        ahead, done = ready(results), {each.index: each for each in results}
+        return tuple(done[at] if at in ahead else BlockResult(at, Fate.SLOW) for at in effect.indexes)
 
     def _floors(self, statuses: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
         """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
@@ -170,9 +234,10 @@ class Committing(Performer):
         started = tuple(sorted(held.committed().items()))
         files = files_of(effect.receipts)
         names = tuple(sorted(each.dead_letters for each in effect.receipts if each.dead_letters))
-        through = valid_through(effect.receipts, held)
+        letters = effect.plan.kind is Kind.LETTERS
+        through = valid_through(effect.receipts, held) if not letters else None
         folder = self.letters.folder_of(effect.plan, held)
-        self.letters.require(names, folder)
+        self.letters.require(effect.plan, held, names)
         if self.opened.own is not None:
             table = self.opened.tables[0]
             tops = highest(effect.receipts).get(table, ())
@@ -181,15 +246,18 @@ class Committing(Performer):
                 effect.after,
                 files.get(table, ()),
                 started=started,
-                letters=names if self.incoming is None else None,
+                letters=(() if letters else names) if self.incoming is None else None,
                 letters_in=str(folder) if names else "",
-                tops=tops,
+                tops=tops if not letters else (),
                 valid_through=through,
             )
             reply: Committed | Moved = Committed()
+            ids = {table: self.opened.own.commit_id}
         else:
             reply = self._commit_all(effect, files, started, through)
+            ids = commit_ids(reply.views) if isinstance(reply, Committed) else {}
         if isinstance(reply, Committed):
+            self.commits = tuple((name, each) for name, each in sorted(ids.items()) if each)
             self.letters.publish(effect.plan, held, names)
             self.opened.clear(files)
         return reply
@@ -204,7 +272,7 @@ class Committing(Performer):
         """Every table that takes part and has rows; when ranges are delivered again, also those that have none in them, for
         their position moves too. Tables do not depend on each other: each says itself what it holds."""
         statuses = {each.view.table: each for each in effect.tables}
-        tops = highest(effect.receipts)
+        tops = highest(effect.receipts) if effect.plan.kind is not Kind.LETTERS else {}
         tables = sorted({*files, *(statuses if effect.plan.kind is Kind.REPLAY else ())})
 
         def commit(table: str) -> tuple[bool, TableView]:
@@ -214,6 +282,17 @@ class Committing(Performer):
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = list(pool.map(commit, tables))
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
+
+
+def commit_ids(views: Iterable[TableView]) -> dict[str, str]:
+    """The id of the last commit of each table."""
+    return {view.table: view.mark.commit for view in views if view.mark is not None}
+
+
+def skipped_in(plan: Plan, skipped: Iterable[Range]) -> tuple[Range, ...]:
+    """What a plan has of ranges that operators skipped. Letters land in place, wherever they are."""
+    ranges = [each for block in plan.blocks for each in block.ranges] if plan.kind is not Kind.LETTERS else []
+    return tuple(each for each in skipped if any(without(mine, (each,)) != (mine,) for mine in ranges))
 
 
 def _rolled_back(statuses: Iterable[TableStatus]) -> set[str]:

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,12 @@ from typing import Any
 
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import Reasons, counted, merged
+from landonce.protocol.reasons import Code, Reason, Reasons, counted, merged
 
+Place = tuple[str, int, int]
+"""What `_topic` would hold, partition, offset."""
+Send = Callable[[Iterator[dict[str, Any]]], None]
+"""Hears of letters before they count."""
 _STAGED = ".staged"
 _NUMBERED = r"\.batch-(\d{9,})-\w*-(\d{4,})(?:[dr][0-9a-f]{8})?\.jsonl"
 _REFUSED = re.compile(r"-\d{4,}r[0-9a-f]{8}\.jsonl")
@@ -41,10 +45,12 @@ class DeadLetter:
     partition: int
     offset: int
     timestamp: int | None
-    reason: str
+    reason: Reason
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    fingerprint: str = ""
+    """Of what judged it (`Recipe.judgement`)."""
 
 
 def stem(pipeline: str, batch: int, lineage: str) -> str:
@@ -55,9 +61,16 @@ def stem(pipeline: str, batch: int, lineage: str) -> str:
 def files(folder: Path, pipeline: str) -> tuple[Path, ...]:
     """The files of one pipeline that count, oldest batch first. Others in the folder are not landonce's business."""
     name = re.compile(re.escape(pipeline) + _NUMBERED)
-    found = ((name.fullmatch(path.name), path) for path in folder.glob("*.jsonl"))
-    numbered = ((int(name[1]), plan_of(path.name), int(name[2]), path) for name, path in found if name)
-    return tuple(path for *_, path in sorted(numbered))
+    found = (path for path in folder.glob("*.jsonl") if name.fullmatch(path.name))
+    return tuple(sorted(found, key=lambda path: order(path.name, pipeline)))
+
+
+def order(name: str, pipeline: str) -> tuple[int, str, int, str]:
+    """Where a file of a pipeline stands among the others: by batch, plan and block."""
+    found = re.fullmatch(re.escape(pipeline) + _NUMBERED, name)
+    if found is None:
+        raise ValueError(f"{name} is not a file of dead letters of {pipeline}")
+    return int(found[1]), plan_of(name), int(found[2]), name
 
 
 def found(folder: Path, pipeline: str) -> frozenset[str]:
@@ -68,7 +81,7 @@ def found(folder: Path, pipeline: str) -> frozenset[str]:
 
 def left(folder: Path, plan: str) -> frozenset[str]:
     """As `found`, of one plan."""
-    return frozenset(name for name in found(folder, _pipeline_of(plan)) if plan_of(name) == plan)
+    return frozenset(name for name in found(folder, pipeline_of(plan)) if plan_of(name) == plan)
 
 
 def counting(names: Iterable[str]) -> frozenset[str]:
@@ -93,7 +106,7 @@ def stage(
     read = {each.partition: each for each in ranges}
     before = _earlier(folder, plan, block) if inherited else {}
     entries = {place: each for place, each in before.items() if not _within(each, read)}
-    entries.update((_place(each), each) for each in map(_to_dict, letters))
+    entries.update((place_of(each), each) for each in map(_to_dict, letters))
     return _staged(folder, plan, f"{block:04d}d", entries.values())
 
 
@@ -103,14 +116,14 @@ def stage_refused(folder: Path, plan: str, block: int, letters: Iterable[DeadLet
 
 
 def _staged(folder: Path, plan: str, kind: str, letters: Iterable[dict[str, Any]]) -> str:
-    ordered = sorted(letters, key=_place)
+    ordered = sorted(letters, key=place_of)
     if not ordered:
         return ""
-    places = json.dumps([_place(each) for each in ordered])
+    places = json.dumps([place_of(each) for each in ordered])
     name = f"{plan}-{kind}{hashlib.sha256(places.encode()).hexdigest()[:8]}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, name + _STAGED, ordered)
+        write_letters(folder, name + _STAGED, ordered)
     except OSError as error:
         raise DeadLettersUnwritable(
             f"dead letters cannot be written to {folder}: {error.strerror}.",
@@ -127,15 +140,26 @@ def kept(folder: Path, plan: str, block: int) -> tuple[str, int]:
     return _staged(folder, plan, f"{block:04d}d", earlier.values()), len(earlier)
 
 
-def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool = False) -> None:
+def publish(
+    folder: Path,
+    plan: str,
+    names: Iterable[str],
+    *,
+    read_again: bool = False,
+    but: Collection[Place] = (),
+    send: Send | None = None,
+) -> None:
     """Makes these staged files of a plan count, and no others.
 
-    `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out.
+    `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out,
+    and those at the places `but`. `send` gets those that are new before they count.
     """
     wanted = {name for name in names if name}
     require(folder, wanted)
     if read_again:
-        _leave_out_known(folder, plan, wanted)
+        _leave_out_known(folder, plan, wanted, but)
+    if send is not None:
+        send(_new(folder, plan, sorted(name + _STAGED for name in wanted)))
     for name in sorted(wanted):
         staged = folder / (name + _STAGED)
         try:
@@ -146,7 +170,7 @@ def publish(folder: Path, plan: str, names: Iterable[str], *, read_again: bool =
         except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
             require(folder, {name})
     if wanted:
-        _sync(folder)
+        sync(folder)
 
 
 def put_away(
@@ -162,22 +186,56 @@ def put_away(
         if not name.endswith(_STAGED) and name not in earlier:
             continue
         with suppress(FileNotFoundError):
-            if all(_place(entry) in counted or _covered(entry, ranges) for entry in _letters(folder / name)):
+            if all(place_of(entry) in counted or covered(entry, ranges) for entry in letters_in(folder / name)):
                 (folder / name).unlink()
 
 
-def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = ()) -> None:
+def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = (), send: Send | None = None) -> None:
     """Of a plan that is over though nobody knows whether all of it landed, for its records are gone: what is staged may be
-    their only copy, so it counts. No letter counts twice. `but`: blocks that were not given up."""
-    for name in sorted(name for name in left(folder, plan) if name.endswith(_STAGED) and _block_of(name) not in but):
+    their only copy, so it counts. No letter counts twice. `but`: blocks that were not given up. `send`: as in `publish`."""
+    names = sorted(name for name in left(folder, plan) if name.endswith(_STAGED) and _block_of(name) not in but)
+    if send is not None and names:
+        counted = _places(files(folder, pipeline_of(plan)))
+        send(entry for entry in _new(folder, plan, names) if place_of(entry) not in counted)
+    for name in names:
         staged = folder / name
         final = _final(staged)
-        known = _places(path for path in files(folder, _pipeline_of(plan)) if path != final)
+        known = _places(path for path in files(folder, pipeline_of(plan)) if path != final)
         with suppress(FileNotFoundError):
-            if new := [entry for entry in _letters(staged) if _place(entry) not in known]:
-                _write(folder, final.name, new)
-                _sync(folder)
+            if new := [entry for entry in letters_in(staged) if place_of(entry) not in known]:
+                write_letters(folder, final.name, new)
+                sync(folder)
             staged.unlink()
+
+
+def _new(folder: Path, plan: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The letters of these files that no file of the plan holds which counts."""
+    counted = _places(folder / name for name in counting(left(folder, plan)))
+    for name in names:
+        with suppress(FileNotFoundError):
+            yield from (entry for entry in letters_in(folder / name) if place_of(entry) not in counted)
+
+
+def remove(folder: Path, pipeline: str, ranges: Iterable[Range]) -> int:
+    """Removes the letters of these ranges, by what `_topic` would hold: their records are delivered again. Gives how many there were."""
+    gone, within = 0, tuple(ranges)
+    for path in files(folder, pipeline):
+        entries = list(letters_in(path))
+        left = [entry for entry in entries if not covered(entry, within)]
+        gone += len(entries) - len(left)
+        if not left:
+            path.unlink(missing_ok=True)
+        elif len(left) < len(entries):
+            write_letters(folder, path.name, left)
+    if gone:
+        sync(folder)
+    return gone
+
+
+def count_within(folder: Path, pipeline: str, ranges: Iterable[Range]) -> int:
+    """How many letters lie in these ranges, by what `_topic` would hold."""
+    within = tuple(ranges)
+    return sum(1 for entry in committed(folder, pipeline) if covered(entry, within))
 
 
 def require(folder: Path, names: Iterable[str]) -> None:
@@ -200,6 +258,26 @@ def clear_staged(folder: Path, names: Iterable[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
+def clear_staged_of(folder: Path, plan: str, blocks: Collection[int]) -> None:
+    """Removes what is staged of these blocks of a plan: they were cut off, and another plan brings their records."""
+    if blocks:
+        clear_staged(folder, (name for name in left(folder, plan) if _block_of(name) in blocks))
+
+
+def staged_ranges(folder: Path, names: Iterable[str]) -> dict[str, tuple[Range, ...]]:
+    """Those of these files that do not count, each with the ranges that its letters lie in, by what `_topic` would hold."""
+    found = {}
+    for name in names:
+        if name.endswith(_STAGED):
+            offsets: dict[Partition, list[int]] = {}
+            with suppress(FileNotFoundError, LettersUnreadable):
+                for topic, number, offset in map(place_of, letters_in(folder / name)):
+                    here = offsets.setdefault(Partition(topic, number), [offset, offset])
+                    here[:] = min(here[0], offset), max(here[1], offset)
+                found[name] = tuple(Range(partition, first, last + 1) for partition, (first, last) in offsets.items())
+    return found
+
+
 def is_staged(folder: Path, name: str) -> bool:
     """Whether the file was written and does not count yet."""
     return (folder / (name + _STAGED)).exists()
@@ -218,7 +296,7 @@ def _final(staged: Path) -> Path:
     return staged.with_name(staged.name.removesuffix(_STAGED))
 
 
-def _pipeline_of(plan: str) -> str:
+def pipeline_of(plan: str) -> str:
     return plan.rpartition(".batch-")[0]
 
 
@@ -227,26 +305,26 @@ def _kept(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
 
 
-def _known(folder: Path, name: str) -> list[dict[str, Any]] | None:
+def known(folder: Path, name: str) -> list[dict[str, Any]]:
     """What is in the file that `_kept` finds. It may be published while it is looked for."""
     for path in (folder / (name + _STAGED), folder / name):
         with suppress(FileNotFoundError, NotADirectoryError):
-            return list(_letters(path))
-    return None
+            return list(letters_in(path))
+    return []
 
 
-def _earlier(folder: Path, plan: str, block: int) -> dict[tuple[str, int, int], dict[str, Any]]:
+def _earlier(folder: Path, plan: str, block: int) -> dict[Place, dict[str, Any]]:
     """The letters of all attempts at a block so far."""
     names = {name.removesuffix(_STAGED) for name in left(folder, plan) if _block_of(name) == block}
-    return {_place(entry): entry for name in sorted(names) for entry in _known(folder, name) or ()}
+    return {place_of(entry): entry for name in sorted(names) for entry in known(folder, name)}
 
 
-def _place(entry: dict[str, Any]) -> tuple[str, int, int]:
+def place_of(entry: Mapping[str, Any]) -> Place:
     return entry["topic"], entry["partition"], entry["offset"]
 
 
-def _places(paths: Iterable[Path]) -> set[tuple[str, int, int]]:
-    return {_place(entry) for path in paths for entry in _letters(path)}
+def _places(paths: Iterable[Path]) -> set[Place]:
+    return {place_of(entry) for path in paths for entry in letters_in(path)}
 
 
 def _within(entry: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
@@ -254,7 +332,8 @@ def _within(entry: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
     return found is not None and found.holds(entry["offset"])
 
 
-def _covered(entry: dict[str, Any], ranges: Iterable[Range]) -> bool:
+def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:
+    """Whether the letter is of a record in one of these ranges, by what `_topic` would hold."""
     partition = Partition(entry["topic"], entry["partition"])
     return any(each.partition == partition and each.holds(entry["offset"]) for each in ranges)
 
@@ -268,17 +347,19 @@ def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
     return found
 
 
-def _leave_out_known(folder: Path, plan: str, names: Iterable[str]) -> None:
-    """Rewrites the staged files without the letters that another plan's files hold."""
-    known = _places(path for path in files(folder, _pipeline_of(plan)) if not path.name.startswith(plan))
+def _leave_out_known(folder: Path, plan: str, names: Iterable[str], but: Collection[Place]) -> None:
+    """Rewrites the staged files without the letters that another plan's files hold, and without those at the places `but`."""
+    known = _places(path for path in files(folder, pipeline_of(plan)) if not path.name.startswith(plan)).union(but)
     for name in names:
         staged = folder / (name + _STAGED)
         if known and staged.exists():
             with suppress(FileNotFoundError):
-                _write(folder, staged.name, [entry for entry in _letters(staged) if _place(entry) not in known])
+                write_letters(
+                    folder, staged.name, [entry for entry in letters_in(staged) if place_of(entry) not in known]
+                )
 
 
-def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
+def write_letters(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
     """Whole or not at all. Machines that share the folder may count the same processes, so their ids tell nobody apart."""
     temporary = folder / f".{name}.{uuid.uuid4().hex}"
     try:
@@ -294,27 +375,37 @@ def _write(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
 def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
     """Every dead letter that counts, as the files hold it."""
     for path in files(folder, pipeline):
-        yield from _letters(path)
+        yield from letters_in(path)
 
 
-def refused(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
-    """Those of them that the target itself refused, though they could be decoded."""
+def with_refusals(folder: Path, pipeline: str) -> Iterator[tuple[dict[str, Any], bool]]:
+    """As `committed`, each with whether the target itself refused it, though it could be decoded."""
     for path in files(folder, pipeline):
-        if _REFUSED.search(path.name):
-            yield from _letters(path)
+        mine = is_refused(path.name)
+        yield from ((entry, bool(entry.get("refused", mine))) for entry in letters_in(path))
+
+
+def is_refused(name: str) -> bool:
+    """Whether a file is for what the target itself refused."""
+    return _REFUSED.search(name) is not None
 
 
 def reasons(folder: Path, pipeline: str, most: int) -> Reasons:
     """Why records cannot land, counted over the newest files: so many letters at most, and the rest of their file."""
     found: Reasons = ()
     for path in reversed(files(folder, pipeline)):
-        found = merged((*found, *counted(str(entry.get("reason", "")) for entry in _letters(path))))
+        found = merged((*found, *counted(map(reason_of, letters_in(path)))))
         if sum(each.records for each in found) >= most:
             break
     return found
 
 
-def _letters(path: Path) -> Iterator[dict[str, Any]]:
+def reason_of(entry: dict[str, Any]) -> Reason:
+    """Of a letter as a file holds it."""
+    return Reason(str(entry.get("reason", "")), Code.of(entry.get("code")), str(entry.get("field", "")))
+
+
+def letters_in(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -336,11 +427,19 @@ def _to_dict(letter: DeadLetter) -> dict[str, Any]:
         "partition": letter.partition,
         "offset": letter.offset,
         "timestamp": letter.timestamp,
-        "reason": letter.reason,
+        "code": letter.reason.code.value,
+        "field": letter.reason.field,
+        "reason": str(letter.reason),
         **_bytes("key", letter.key),
-        **_bytes("value", letter.value),
+        **value_fields(letter.value),
         "headers": [{"name": name, **_bytes("value", value)} for name, value in letter.headers],
+        **({"fingerprint": letter.fingerprint} if letter.fingerprint else {}),
     }
+
+
+def value_fields(content: bytes | None) -> dict[str, str | None]:
+    """A record's value in a letter."""
+    return _bytes("value", content)
 
 
 def _bytes(name: str, content: bytes | None) -> dict[str, str | None]:
@@ -353,7 +452,15 @@ def _bytes(name: str, content: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(content).decode()}
 
 
-def _sync(folder: Path) -> None:
+def as_bytes(entry: Mapping[str, Any], name: str) -> bytes | None:
+    """What `_bytes` made of it."""
+    encoded, text = entry.get(f"{name}_base64"), entry.get(name)
+    if encoded is not None:
+        return base64.b64decode(encoded)
+    return text.encode() if text is not None else None
+
+
+def sync(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

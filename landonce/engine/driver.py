@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from landonce.engine.observe import BatchReport, Observer
+from landonce.config.model import TopicMatch
+from landonce.engine.observe import BatchReport, Observer, Unplaced
 from landonce.engine.perform import Performer
+from landonce.engine.replay import Replay
 from landonce.engine.waiting import Waiting
 from landonce.errors import (
     Fenced,
@@ -31,10 +33,12 @@ from landonce.errors import (
 from landonce.failpoints import reach
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
+from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState, Totals
 from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import BlockResult, Fate, Reasons, merged
+from landonce.protocol.reasons import Reasons, merged
+from landonce.protocol.receipt import BlockResult, Fate
 from landonce.protocol.source import Extent, SourceView, available, everything
 from landonce.protocol.steps import (
     Acquire,
@@ -48,12 +52,16 @@ from landonce.protocol.steps import (
     Surveyed,
     Write,
 )
+from landonce.read.kafka.broker import refuse_vanished
+from landonce.read.kafka.mirror import Mirror
 
 T = TypeVar("T")
 _AT_MOST, _AT_LEAST = 0.5, 0.2
 """Seconds between two looks at an idle topic once the interval is over, at most and at least."""
 _STILL_MINE = 5.0
 """Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
+_NAMED = 20
+"""Ranges that are named in one message."""
 _AWAY = 10.0
 """Seconds after which a topic that brokers do not know is gone, and not just unknown to a broker that was just started."""
 
@@ -61,7 +69,7 @@ _AWAY = 10.0
 class Topics(Protocol):
     """Who says which ranges there are: Kafka's brokers, or a store of accepted records."""
 
-    def survey(self, topics: tuple[str, ...]) -> SourceView: ...
+    def survey(self, topics: tuple[str, ...] | TopicMatch) -> SourceView: ...
     def record_bytes(self, ranges: tuple[Range, ...]) -> float | None: ...
 
 
@@ -70,7 +78,7 @@ class Driver:
     """One run of one pipeline."""
 
     pipeline: str
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] | TopicMatch
     broker: Topics | None
     """None where Spark says which ranges there are."""
     ledger: Ledger
@@ -81,20 +89,31 @@ class Driver:
     stopping: threading.Event = field(default_factory=threading.Event)
     reasons: Reasons = ()
     """Why records became dead letters in this run."""
+    begins: Callable[[SourceView], SourceView] = lambda view: view
+    """Adds where a pipeline that has no position begins."""
+    mirror: Mirror | None = None
+    """Shows the position to Kafka's own tools. Nothing is decided by it."""
     finished: Callable[[], int] = lambda: 0
     """How many blocks of the write in hand are done, for a progress bar."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False
     """Start the workers when there is something to write, and not before the pipeline is taken."""
+    replay: Replay | None = None
+    """Dead letters that are to land, and nothing else."""
+    while_idle: Callable[[LedgerState], None] = lambda _: None
+    """Called again and again while nothing is there to read: it takes a moment at most. Gets the ledger's state as this driver holds it."""
     _ends: dict[Partition, int] | None = None
     _state: LedgerState | None = None
     _began: float = 0.0
+    _due: float = 0.0
+    """When the next batch is made of whatever is there. The first one does not wait."""
     _lag: int = 0
     _sampled: bool = False
     _source: SourceView | None = None
     _missed: float | None = None
     _asked: float = 0.0
+    _unplaced: Unplaced = field(default_factory=Unplaced)
 
     def __post_init__(self) -> None:
         self._waiting = Waiting(self.stall, self.observer.trouble, self.stopping, committing=True)
@@ -106,13 +125,17 @@ class Driver:
         is fenced cannot tell whether a newer driver did it or a restored database: the ledger can.
         """
         try:
-            return self._run()
+            totals = self._run()
+            self._close_mirror()
+            return totals
         except Halt:
             self._raise_if_fenced(self.ledger.load)
             raise
         except Fenced as error:
             self._raise_if_fenced(self.ledger.load, gone=True)
             raise self._judged(error) from None
+        finally:
+            self._close_mirror(0)
 
     def _judged(self, error: LandonceError) -> LandonceError:
         """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
@@ -144,8 +167,10 @@ class Driver:
             if isinstance(reply, LedgerState):
                 self._note(effect, reply, machine)
                 before = before or reply.totals
+            if machine.halting is not None and isinstance(effect, Change) and effect.old.pending is not None:
+                self.performer.letters.discard(effect.old.pending, effect.old)
             machine, effect = self.performer.advance(machine, reply)
-            for news in self.performer.news():
+            for news in (*self.performer.news(), *(self.mirror.news() if self.mirror is not None else ())):
                 self.observer.trouble(news)
         return self._held.totals.minus(before or Totals())
 
@@ -173,6 +198,10 @@ class Driver:
         if effect.step in (Step.PREPARE, Step.WRITE):  # a plan that nobody can write is not made durable
             self._start()
         if isinstance(effect, Change):
+            if self.replay is not None and effect.step is Step.PREPARE and effect.new.pending is not None:
+                self.replay.stage(self.performer.letters.stem(effect.new.pending, effect.new))
+            if effect.step is Step.REARM and effect.new.pending is not None and effect.new.pending.late:
+                self._delivered(effect.new.pending)
             return self.ledger.change(effect.old, effect.new)
         if isinstance(effect, Idle):
             return self._idle()
@@ -210,16 +239,19 @@ class Driver:
             target_now=self.performer.now(),
             limits=self.pace.limits(),
             patience=self.pace.patience(),
-            due=time.monotonic() - self._began >= self.pace.batch.interval,
+            due=time.monotonic() >= self._due,
             stop=self.stopping.is_set(),
             look=self.performer.look_due(),
+            letters=self.replay.next(self._held) if self.replay is not None and self._held.pending is None else None,
         )
 
     def _brokers_view(self) -> SourceView:
         source = self._view()
         if self.performer.once:
             source = self._clipped(source)
-        self._source = source
+        first, self._source = self._source is None, source
+        if first:
+            self._mirror_position(self._held)
         self._measure_lag()
         self._sample_sizes(source)
         return source
@@ -237,8 +269,16 @@ class Driver:
         return self.broker
 
     def _view(self) -> SourceView:
-        known = set(self.topics) <= dict(self._held.topic_ids).keys()
-        return self._seen(lambda: self._brokers.survey(self.topics), known=known)
+        before = dict(self._held.topic_ids).keys()
+        known = bool(before) if isinstance(self.topics, TopicMatch) else set(self.topics) <= before
+
+        def survey() -> SourceView:
+            view = self._brokers.survey(self.topics)
+            refuse_vanished(self.topics, before, view)
+            return view
+
+        view = self._seen(survey, known=known)
+        return self.begins(view) if self._held.fresh else view
 
     def _seen(self, brokers: Callable[[], T], *, known: bool) -> T:
         """What the brokers say. One that was just started may not know a topic yet, so one that is known is missing only if it
@@ -295,25 +335,37 @@ class Driver:
     def _write(self, effect: Write) -> tuple[BlockResult, ...]:
         began = time.monotonic()
         results = self.performer.write(effect, self._held)
+        if all(result.fate is Fate.LANDED for result in results):
+            self._delivered(effect.plan)
         receipts = [result.receipt for result in results if result.receipt is not None]
         read, size = sum(each.read for each in receipts), sum(each.bytes_read for each in receipts)
+        if said := self._unplaced.news(name for each in receipts for name in each.without_column):
+            self.observer.trouble(said)
         answered = all(result.fate is not Fate.DOUBTFUL for result in results)
         self.pace.saw(read, size, time.monotonic() - began if answered else 0.0)
+        if late := [effect.plan.blocks[result.index] for result in results if result.fate is Fate.SLOW]:
+            self.observer.trouble(slow_words(effect.plan.batch, late))
         for result in results:
-            if result.fate not in (Fate.LANDED, Fate.WAITING, Fate.HALTED):
+            if result.fate not in (Fate.LANDED, Fate.WAITING, Fate.HALTED, Fate.SLOW):
                 self._waiting.trouble(
                     f"block {effect.plan.blocks[result.index]} is {result.fate.value}. {result.why}".strip()
                 )
         return results
 
+    def _delivered(self, plan: Plan) -> None:
+        """All of the plan is written, and it is about to be committed."""
+        self.performer.letters.delivered_again(plan, self._held, rows_stay=self.performer.settings.compares)
+
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""
-        self._waiting.progress()
         if time.monotonic() - self._asked > _STILL_MINE:
             self._asked = time.monotonic()
             self._raise_if_fenced(self.ledger.load_while_idle)
+        if self._state is not None and not self._lag:
+            self.while_idle(self._state)
+        self._waiting.progress()
         interval = self.pace.batch.interval
-        left = self._began + interval - time.monotonic()
+        left = self._due - time.monotonic()
         self.stopping.wait(min(left if left > 0 else max(interval, _AT_LEAST), _AT_MOST))
         return not self.stopping.is_set()
 
@@ -321,11 +373,14 @@ class Driver:
         """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
         if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()
+        if effect.step is Step.PREPARE:
+            self._due = self._began + self.pace.batch.interval
         if isinstance(effect, Change) and effect.step is Step.RECORD and effect.old.pending is not None:
             self._waiting.progress()
             plan = effect.old.pending
+            self.performer.letters.changed(plan, state)
             totals = state.totals.minus(effect.old.totals)
-            receipts = machine.receipts if totals.dead_lettered else ()
+            receipts = machine.receipts if totals.dead_lettered or plan.kind is Kind.LETTERS else ()
             reasons = merged(each for _, receipt in receipts for each in receipt.reasons)
             self.reasons = merged((*self.reasons, *reasons))
             self.observer.batch(
@@ -337,8 +392,37 @@ class Driver:
                     seconds=time.monotonic() - self._began,
                     lag=max(0, self._lag - sum(block.span for block in plan.blocks)),
                     reasons=reasons,
+                    commits=self.performer.commits,
                 )
             )
         self._state = state
         if effect.step is Step.BIND:
             self._measure_lag()
+        if effect.step in (Step.BIND, Step.RECORD):
+            self._mirror_position(state)
+
+    def _mirror_position(self, state: LedgerState) -> None:
+        """Of the partitions that the brokers have now."""
+        if self.mirror is not None and self._source is not None:
+            there = dict(self._source.extents)
+            self.mirror.moved({each: at for each, at in state.committed().items() if each in there})
+
+    def _close_mirror(self, seconds: float | None = None) -> None:
+        """A run that ends well waits a moment for the last copy; one that fails does not: the next driver knows better."""
+        if self.mirror is not None:
+            self.mirror.close(seconds)
+            for news in self.mirror.news():
+                self.observer.trouble(news)
+
+
+def slow_words(batch: int, late: Sequence[Block]) -> str:
+    """What goes ahead without what, once the commit timeout is over. Neighbouring ranges of a partition are named as one."""
+    ranges: list[Range] = []
+    for each in sorted(each for block in late for each in block.ranges):
+        if ranges and (ranges[-1].partition, ranges[-1].end) == (each.partition, each.first):
+            ranges[-1] = replace(ranges[-1], end=each.end)
+        else:
+            ranges.append(each)
+    more = f" and {len(ranges) - _NAMED} more" if len(ranges) > _NAMED else ""
+    named = ", ".join(map(str, ranges[:_NAMED])) + more
+    return f"the commit timeout is over: batch {batch} goes ahead without {named}. The next batch begins with that, and is waited for."

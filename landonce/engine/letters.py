@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from landonce import errors
 from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
 from landonce.protocol.ranges import Partition, label_of
+from landonce.protocol.reasons import Reason
 from landonce.read.block import Rejected, find
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import Record, header_pairs
 from landonce.sinks.worker import AnyRecipe, Task
 
 Messages = Mapping[tuple[Partition, int], Record]
@@ -22,14 +23,24 @@ def stage_letters(
     read: Messages,
 ) -> str:
     """Writes the block's file and returns its name. `read`: the records themselves, as far as they are at hand."""
+    _halt(recipe, task, rejected)
     letters = _letters(recipe, task, rejected, read)
     return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 
 
 def stage_refusals(recipe: AnyRecipe, task: Task, refused: Sequence[Rejected]) -> str:
     """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
+    _halt(recipe, task, refused)
     letters = _letters(recipe, task, refused, {})
     return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
+
+
+def _halt(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> None:
+    """Where the first bad record ends the run. The driver knows what comes next."""
+    if recipe.halts and rejected:
+        first, reason = rejected[0], Reason.of(rejected[0].reason)
+        where = f"{label_of(dict(task.labels), first.partition)}[{first.partition.number}], offset {first.offset}"
+        raise errors.BadRecord(f"{where}: the record cannot land ({reason.code.value}): {reason}.")
 
 
 def _letters(
@@ -40,7 +51,7 @@ def _letters(
 ) -> list[DeadLetter]:
     lacking = [each for each in rejected if (each.partition, each.offset) not in read]
     messages = {**read, **_read_again(recipe, task, lacking)} if lacking else read
-    labels = dict(task.labels)
+    labels, judgement = dict(task.labels), recipe.judgement() if rejected else ""
     letters = []
     for each in rejected:
         message = messages.get((each.partition, each.offset))
@@ -57,10 +68,11 @@ def _letters(
                 partition=each.partition.number,
                 offset=each.offset,
                 timestamp=message.timestamp()[1],
-                reason=each.reason,
+                reason=Reason.of(each.reason),
                 key=message.key(),
                 value=message.value(),
-                headers=_headers(message),
+                headers=tuple(header_pairs(message.headers())),
+                fingerprint=judgement,
             )
         )
     return letters
@@ -71,9 +83,3 @@ def _read_again(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> 
     found = find(rejected, task.block.ranges, recipe.records)
     recipe.records.require_same(task.topics)
     return found
-
-
-def _headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
-    found = record.headers() or ()
-    pairs = found.items() if isinstance(found, dict) else found
-    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from landonce.protocol.ledger import Totals
-from landonce.protocol.receipt import Reasons
+from landonce.protocol.reasons import Reasons
 from landonce.protocol.steps import Effect
 
 
@@ -23,6 +24,8 @@ class BatchReport:
     """At most this many records are stable and not committed yet."""
     reasons: Reasons = ()
     """Why records became dead letters."""
+    commits: tuple[tuple[str, str], ...] = ()
+    """The id of each table's commit, where the sink gives commits ids."""
 
     @property
     def rows_per_second(self) -> float:
@@ -89,3 +92,27 @@ class Silent:
     def trouble(self, what: str) -> None: ...
 
     def lag(self, records: int) -> None: ...
+
+
+_MOST = 100
+"""Fields that a run names at most: an object with open keys may have any number."""
+
+
+@dataclass
+class Unplaced:
+    """Fields that no column takes. Each is named once in a run."""
+
+    known: set[str] = field(default_factory=set)
+
+    def news(self, found: Iterable[str]) -> str:
+        """What to say of those that are new; empty if there are none."""
+        left = _MOST - len(self.known)
+        new = sorted(set(found) - self.known)
+        if not new or left <= 0:
+            return ""
+        self.known.update(new[:left])
+        more = ", and others (no more are named in this run)" if len(new) > left else ""
+        return (
+            f"fields that no column takes: {', '.join(new[:left])}{more}. The records land without them. Add columns, or declare "
+            "`source.kafka.schema`, which says which fields are to land."
+        )

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from landonce.engine.publish import Letters
 from landonce.errors import LandonceError
-from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.ledger.claims import ClaimLedger, ClaimPlace
 from landonce.protocol import batch
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, PushRows, over
@@ -47,7 +47,7 @@ from landonce.protocol.steps import (
 from landonce.protocol.transactional import Transactional
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
-from landonce.sinks.deduplicating import InsertRecipe, InsertTask
+from landonce.sinks.deduplicating import InsertRecipe, InsertTask, OpenDeduplicating
 from landonce.sinks.transactional import ExamineAgain, OpenTransactional, TransactionTask
 from landonce.sinks.worker import Recipe, T
 
@@ -78,6 +78,8 @@ class Performer(ABC):
     """A start compares the target with a ledger that was restored, so that it forgets nothing."""
     block_rows: bool = False
     """Every block of a pending plan has a row of its own in the ledger, by which its worker knows whose it is."""
+    commits: tuple[tuple[str, str], ...] = ()
+    """The ids of the last batch's commits, by table, where the sink gives commits ids."""
     _before: Machine | None = None
     """How the last micro-batch of a query ended."""
 
@@ -151,6 +153,8 @@ class Inserting(Performer):
     target: Target
     workers: Workers
     letters: Letters
+    opened: OpenDeduplicating | None = None
+    """Who makes tables and adds columns while the pipeline runs, where that can be."""
 
     def __post_init__(self) -> None:
         self._counting = Counting(self.target)
@@ -172,10 +176,17 @@ class Inserting(Performer):
             return look_by_name(self.target, held, effect.floors)
         if isinstance(effect, Count):
             return self._counting.count(held, effect.ranges)
+        if isinstance(effect, Open) and self.opened is not None:
+            made = self.opened.add(effect.wants)
+            self.recipe = self.opened.recipe
+            return made
         if isinstance(effect, Resolve):
             return Resolved(tuple(self._found(effect.plan, index, held) for index in effect.indexes))
         if isinstance(effect, Commit):
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
+            if self.opened is not None:
+                self.opened.forget_absent()
+                self.recipe = self.opened.recipe
             return None
         raise TypeError(f"not an effect: {effect!r}")
 
@@ -190,7 +201,7 @@ class Inserting(Performer):
         return Found(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+        recipe = self.letters.for_workers(self.recipe, effect.plan, held)
         return self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
 
 
@@ -206,6 +217,7 @@ def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[InsertTas
             deadline=effect.plan.deadline,
             mode=effect.mode,
             kind=effect.plan.kind,
+            final=effect.final,
             labels=held.labels,
             topic_ids=held.topic_ids,
             inherited=held.inherited,
@@ -275,7 +287,7 @@ class Transacting(Performer):
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
-            recipe = replace(self.opened.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+            recipe = self.letters.for_workers(self.opened.recipe, effect.plan, held)
             return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
 
         results = write_rest(effect.plan, effect.indexes, self.opened.blocks(effect.plan.batch), write)
@@ -312,7 +324,7 @@ class Pushing(Performer):
     recipe: PushRecipe
     workers: Workers
     letters: Letters
-    ledger: PushLedger
+    ledger: ClaimLedger
     tell: Callable[[str], None] = lambda _: None
     """Of what a person should know while workers push."""
     comparable = False
@@ -332,7 +344,7 @@ class Pushing(Performer):
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
             tasks = [self._task(effect, index, held) for index in indexes]
-            recipe = replace(self.recipe, dead_letters=self.letters.folder_of(effect.plan, held))
+            recipe = self.letters.for_workers(self.recipe, effect.plan, held)
             with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
                 return self.workers.write(recipe, tasks)
 
@@ -354,7 +366,7 @@ class Pushing(Performer):
         )
 
 
-def wait_for_attempts(ledger: PushLedger, held: LedgerState, wait: int) -> None:
+def wait_for_attempts(ledger: ClaimLedger, held: LedgerState, wait: int) -> None:
     """Until every attempt that is claimed is over, or was settled by its own worker."""
     number = held.pending.batch if held.pending is not None else 0
     while True:
@@ -377,7 +389,7 @@ def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def watched(place: PushPlace, tasks: Sequence[PushTask], tell: Callable[[str], None], every: float) -> Iterator[None]:
+def watched(place: ClaimPlace, tasks: Sequence[PushTask], tell: Callable[[str], None], every: float) -> Iterator[None]:
     """Looks at the blocks' rows every so many seconds while workers push, over a connection of its own."""
     done, batch = threading.Event(), tasks[0].batch
     names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}

@@ -10,33 +10,41 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypedDict
 
 from pyspark.sql import SparkSession
 
+from landonce.config.model import DeadLetters
 from landonce.engine import transform
-from landonce.engine.committing import Committing
+from landonce.engine.committing import CommitTimeout, Committing
 from landonce.engine.driver import Driver, Topics
+from landonce.engine.letter_topic import LetterTopic
 from landonce.engine.observe import InferenceObserver, Observer, Silent
 from landonce.engine.perform import Inserting, Performer, Pushing, Transacting, Workers
 from landonce.engine.publish import Letters
+from landonce.engine.replay import LedgerTopics, Replay, ReplayAgain
 from landonce.engine.spark.session import active_session, is_remote, open_session
 from landonce.engine.waiting import Waiting
 from landonce.engine.workers import SparkWorkers
-from landonce.errors import ConfigError, LandonceError, SourceUnavailable, Transient
+from landonce.errors import ConfigError, LandonceError, ReplayRefused, SourceUnavailable, Transient
 from landonce.jvm import spark_errors
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.claimed import Claimed
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import Totals
 from landonce.protocol.packing import Pace
+from landonce.protocol.ranges import Partition
 from landonce.protocol.snapshot import Snapshot
-from landonce.protocol.source import SourceView, Start, available, everything
+from landonce.protocol.source import SourceView, Start, StartAt, available, everything
+from landonce.protocol.tolerance import Tolerance
 from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Schema
+from landonce.sinks.audit import HeldKeys
 from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.contract import Sink
 from landonce.sinks.declared import sampled_schema, selected_from
@@ -48,6 +56,8 @@ from landonce.sinks.snapshot import OpenSnapshot
 from landonce.sinks.transactional import OpenTransactional
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)
+_SPAN = 1_000_000
+"""Offsets whose rows are looked for at once."""
 
 
 def run_pipeline(
@@ -122,6 +132,8 @@ def require_topics(parts: Parts, observer: Observer) -> None:
     driver."""
     try:
         parts.broker.require(parts.config.source.kafka.topics)
+        if (letters := LetterTopic.of(parts.config)) is not None:
+            letters.require()
     except Transient as error:
         observer.trouble(f"{error.what} It is tried again for {parts.config.stall:.0f} s.")
 
@@ -230,36 +242,135 @@ def driver_for(
     *,
     once: bool,
     topics: Topics | None = None,
+    replay: Replay | None = None,
 ) -> Driver:
-    """A driver for a sink that is ready. `topics`: who says which ranges there are, if not the brokers."""
+    """A driver for a sink that is ready. `topics`: who says which ranges there are, if not the brokers. `replay`: dead letters that are
+    to land, and nothing else."""
     workers = SparkWorkers(session, lambda _: opened.examine())
     config = parts.config
-    folder, start = config.dead_letters.path, Start(config.source.kafka.start)
-    letters = Letters(folder, config.pipeline, parts.ledger.journal)
-    choices = Choices(start=start, once=once, letters=str(folder))
-    performer = performer_of(parts.sink, opened, workers, letters, choices)
-    return assembled(parts, performer, workers, observer, topics)
+    folder = config.dead_letters.path
+    letters = Letters(folder, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config))
+    choices = Choices(
+        start=parts.start,
+        once=once,
+        letters=str(folder),
+        tolerance=tolerance_of(config.dead_letters),
+        replay=replay is not None,
+    )
+    seconds = config.batch.commit_timeout
+    timeout = CommitTimeout(seconds, workers) if seconds is not None else None
+    performer = performer_of(parts.sink, opened, workers, letters, choices, timeout)
+    driver = assembled(parts, performer, workers, observer, topics)
+    driver.replay = replay
+    return driver
+
+
+def replay_letters(config: Pipeline, replay: Replay, *, observer: Observer | None = None) -> Driver:
+    """Lands dead letters in place, as a run of their own that needs nothing of Kafka. A driver that runs is fenced. Gives the driver that
+    did it, which knows what became of them."""
+    parts = open_parts(for_letters(config))
+    refuse_replay(parts, again=isinstance(replay, ReplayAgain))
+    return land_letters(parts, replay, observer or Silent())
+
+
+def for_letters(config: Pipeline) -> Pipeline:
+    """What stays a letter is no new one."""
+    return config.model_copy(
+        update={"dead_letters": config.dead_letters.model_copy(update={"on_bad": "divert", "limit": 1.0})}
+    )
+
+
+def land_letters(parts: Parts, replay: Replay, observer: Observer) -> Driver:
+    """A run of letters alone."""
+    with (
+        spark_errors(),
+        closing(parts.ledger),
+        session_of(parts.config) as session,
+        opened_sink(parts, session, observer) as opened,
+    ):
+        if isinstance(replay, ReplayAgain):
+            replay.present = partial(_present, parts)
+        topics = LedgerTopics(parts.ledger)
+        driver = driver_for(parts, opened, session, observer, once=True, topics=topics, replay=replay)
+        driver.start_late, driver.mirror = True, None
+        driver.run()
+        return driver
+
+
+def _present(parts: Parts, label: Partition, offsets: Sequence[int]) -> set[int]:
+    """Those of these offsets, which are in order, whose rows are in a table of the target."""
+    found: set[int] = set()
+    with closing(parts.sink.held(parts, parts.ledger.load())) as tables:
+        for table in map(tables.open, tables.known()):
+            if isinstance(table, HeldKeys):
+                raise TypeError(f"{table.name} has no rows by coordinates")
+            at = 0
+            while at < len(offsets):
+                end = bisect_left(offsets, offsets[at] + _SPAN)
+                held = set(table.counted(label, offsets[at], offsets[end - 1] + 1).offsets.tolist())
+                found.update(held.intersection(offsets[at:end]))
+                at = end
+    return found
+
+
+def refuse_replay(parts: Parts, *, again: bool = False) -> None:
+    """Raises where an old record that lands late could undo a newer one. `again`: the rows that an earlier replay landed are looked for."""
+    if again and parts.sink.changes_rows and not parts.sink.no_replay:
+        raise ReplayRefused(
+            f"{parts.sink} changes rows by a key, and keeps only the newest row of each: nobody can tell which replayed letters have lost theirs.",
+            safe="Nothing was written.",
+            command="produce the records to the topic again, from the .replayed files beside the dead letters",
+        )
+    if not parts.sink.no_replay:
+        return
+    unique = parts.config.dedup is not None
+    raise ReplayRefused(
+        parts.sink.no_replay,
+        safe="Nothing was written.",
+        command="landonce dead export {file} --to fixed.jsonl, then produce the values to the topic again"
+        + (": those of records that were never accepted land. " + BY_HAND if unique else ""),
+    )
+
+
+BY_HAND = (
+    "An event that was accepted and could not be sent has its key taken: write such values to the target yourself."
+)
+
+
+def tolerance_of(section: DeadLetters) -> Tolerance:
+    """How many dead letters the pipeline file allows."""
+    return Tolerance(section.limit, section.floor, section.on_bad == "halt")
 
 
 class Choices(TypedDict, total=False):
     """What a pipeline file or a query decides, whatever the sink: fields of `Policy`."""
 
-    start: Start
+    start: Start | StartAt
     once: bool
     letters: str
+    tolerance: Tolerance
     on_rewind: OnRewind
     block_rows: int
+    replay: bool
 
 
-def performer_of(sink: Sink, opened: OpenSink, workers: Workers, letters: Letters, choices: Choices) -> Performer:
+def performer_of(
+    sink: Sink,
+    opened: OpenSink,
+    workers: Workers,
+    letters: Letters,
+    choices: Choices,
+    timeout: CommitTimeout | None = None,
+) -> Performer:
     """The performer of the sink's kind. A query names the target wholly in its plans: where it is another one by now, Spark's ranges would
-    be compared with that."""
+    be compared with that. `timeout`: for pipelines with tables that commit atomically."""
     run, recipe = opened.run, opened.recipe
     fingerprint = plan_fingerprint(sink, recipe)
     target = sink.identity if run.query is not None else ""
     if isinstance(opened, OpenDeduplicating):
-        inserting = Deduplicating(target or opened.sink.table, fingerprint, **choices)
-        return Inserting(inserting, opened.recipe, opened.target, workers, letters)
+        ordered = opened.sink.ordered
+        inserting = Deduplicating(target or opened.sink.table, fingerprint, ordered=ordered, **choices)
+        return Inserting(inserting, opened.recipe, opened.target, workers, letters, opened)
     if isinstance(opened, OpenTransactional):
         keyed = bool(opened.sink.key)
         transacting = Transactional(target or opened.sink.table, fingerprint, keyed=keyed, **choices)
@@ -277,8 +388,15 @@ def performer_of(sink: Sink, opened: OpenSink, workers: Workers, letters: Letter
         return Pushing(pushing, opened.recipe, workers, letters, opened.ledger, run.tell)
     if isinstance(opened, OpenSnapshot):
         own = opened.own is not None
-        committing = Snapshot(target or str(sink), fingerprint, own_ledger=own, follow=opened.follow, **choices)
-        return Committing(committing, opened, workers, letters, run.ledger)
+        committing = Snapshot(
+            target or str(sink),
+            fingerprint,
+            own_ledger=own,
+            follow=opened.follow,
+            in_parts=timeout is not None,
+            **choices,
+        )
+        return Committing(committing, opened, workers, letters, run.ledger, timeout)
     raise TypeError(f"{opened!r} is of none of the four kinds of sinks")
 
 
@@ -290,9 +408,11 @@ def assembled(
         pipeline=parts.config.pipeline,
         topics=parts.config.source.kafka.topics,
         broker=topics or parts.broker,
+        begins=parts.begins,
+        mirror=parts.mirror(),
         ledger=parts.ledger,
         performer=performer,
-        pace=Pace(parts.config.batch, parts.sink.deadline, parallelism=os.cpu_count() or 1),
+        pace=Pace(parts.config.batch.every(parts.sink.interval), parts.sink.deadline, parallelism=os.cpu_count() or 1),
         stall=parts.config.stall,
         observer=observer,
         start_workers=workers.start,

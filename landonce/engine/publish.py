@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from landonce.engine import dead_letters
+from landonce.engine import dead_letters, replay
+from landonce.engine.letter_topic import LetterTopic
+from landonce.engine.replay import LetterRecords
 from landonce.protocol.blocks import Kind, Plan
-from landonce.protocol.ledger import LedgerState, Note
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ledger import LedgerState, Note, require_owner
+from landonce.protocol.letters import landed_for_good
+from landonce.protocol.ranges import Partition, Range, without
+from landonce.sinks.worker import AnyRecipe
+
+R = TypeVar("R", bound=AnyRecipe)
 
 
 @dataclass
@@ -20,7 +27,14 @@ class Letters:
     pipeline: str
     journal: Callable[[], tuple[Note, ...]] = tuple
     """What operators decided: a plan that one of them gave up is named there."""
+    load: Callable[[], LedgerState | None] = lambda: None
+    """The ledger as it is."""
+    topic: LetterTopic | None = None
+    """Where letters are sent before they count, beside the folder."""
     _ends: dict[Partition, int] | None = None
+    _handled: dict[Partition, int] | None = None
+    _left_over: dict[str, tuple[Range, ...]] | None = None
+    """Of plans that drivers before this one gave up: what they staged, with what of it was not read again yet."""
     _earlier: frozenset[str] = frozenset()
     _elsewhere: frozenset[str] = frozenset()
     """The same, in the folder of a plan that was made with another one."""
@@ -28,8 +42,8 @@ class Letters:
     def begin(self) -> None:
         """Before a driver takes the pipeline: all files that are there are of earlier ones, or of its own earlier life. What
         comes later may be a newer driver's, and is not this one's to take away."""
-        self._ends = None
-        self._earlier = dead_letters.found(self.folder, self.pipeline)
+        self._ends = self._handled = self._left_over = None
+        self._earlier = dead_letters.found(self.folder, self.pipeline) | replay.found(self.folder, self.pipeline)
 
     def stem(self, plan: Plan, held: LedgerState) -> str:
         """What the plan's files are called."""
@@ -37,27 +51,91 @@ class Letters:
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Makes them count, and puts away what other attempts at the plan left. Blocks that an operator took out of it, for their
-        records are gone, have no receipt: their letters count too."""
+        records are gone, have no receipt: their letters count too. Those of blocks that were cut off do not: these follow in a later plan.
+        Letters that cannot land even now count already. Check ownership first: a newer driver may have recorded the plan, and a person
+        may have landed its letters since. Where only tables that were rolled back get records again, letters stay what people made of
+        them."""
         named = {name for name in names if name}
         stem, folder = self.stem(plan, held), self.folder_of(plan, held)
+        if plan.kind is Kind.LETTERS:
+            replay.keep_still_dead(folder, stem, named)
+            return
+        if named:
+            require_owner(held, self.load())
         again = bool(named) and (plan.kind is Kind.REPLAY or self._lettered_before(plan, held, folder))
-        dead_letters.publish(folder, stem, named, read_again=again)
+        handled = replay.handled_places(folder, self.pipeline) if named and plan.kind is Kind.REPLAY else frozenset()
+        dead_letters.publish(folder, stem, named, read_again=again, but=handled, send=self._send(folder, stem, held))
+        dead_letters.clear_staged_of(folder, stem, plan.late)
         if dead_letters.left(folder, stem) - named:
-            dead_letters.publish_given_up(folder, stem, but={block.number for block in plan.blocks})
+            others = {*(block.number for block in plan.blocks), *plan.late}
+            dead_letters.publish_given_up(folder, stem, but=others, send=self._send(folder, stem, held))
             earlier = self._earlier if folder == self.folder else self._elsewhere
             dead_letters.put_away(folder, stem, named, _labelled(plan, held), earlier)
+        self._put_away_given_up(stem, _labelled(plan, held))
+
+    def _put_away_given_up(self, stem: str, read: Iterable[Range]) -> None:
+        """A driver that is killed before `discard` leaves what it staged. It goes once plans have read all of its records again."""
+        if self._left_over is None:
+            others = (name for name in sorted(self._earlier) if dead_letters.plan_of(name) != stem)
+            self._left_over = dead_letters.staged_ranges(self.folder, others)
+        for name, left in list(self._left_over.items()):
+            self._left_over[name] = tuple(piece for each in left for piece in without(each, read))
+            if not self._left_over[name]:
+                dead_letters.clear_staged(self.folder, [name])
+                del self._left_over[name]
+
+    def delivered_again(self, plan: Plan, held: LedgerState, *, rows_stay: bool) -> None:
+        """The records of a plan were read, and it is about to be recorded: what people did to letters of earlier deliveries is over.
+        `rows_stay`: as in `replay.forget`. Looked up once: whoever changes it fences this driver. Records that only tables get which were
+        rolled back count as before: the rows of their letters may be in others."""
+        if plan.kind in (Kind.LETTERS, Kind.REPLAY):
+            return
+        if self._handled is None:
+            self._handled = replay.handled_ends(self.folder, self.pipeline)
+        again = [each for each in _labelled(plan, held) if each.first < self._handled.get(each.partition, 0)]
+        if again:
+            replay.forget(self.folder, self.pipeline, again, rows_stay=rows_stay)
+
+    def discard(self, plan: Plan, held: LedgerState) -> None:
+        """Of a plan that its own driver gave up: its records were just read, and are read again."""
+        folder, stem = self.folder_of(plan, held), self.stem(plan, held)
+        dead_letters.clear_staged(folder, dead_letters.left(folder, stem))
 
     def folder_of(self, plan: Plan, held: LedgerState) -> Path:
         """Where the plan's letters are: in the folder that it was made with, if that holds any. The file may name another one by
         now, and a letter that is written again must not be in both."""
-        before = Path(plan.letters or self.folder)
-        return before if before != self.folder and dead_letters.left(before, self.stem(plan, held)) else self.folder
+        before, stem = Path(plan.letters or self.folder), self.stem(plan, held)
+        there = replay.replay_file(before, stem).exists() or bool(dead_letters.left(before, stem))
+        return before if before != self.folder and there else self.folder
 
-    def require(self, names: Iterable[str], folder: Path) -> None:
+    def for_workers(self, recipe: R, plan: Plan, held: LedgerState) -> R:
+        """The recipe, with the folder of the plan's letters. Letters that land are read from there, and may stay letters, whatever the file
+        says of bad records: a plan of theirs is never given up. So it is with records that a table gets again: they were judged before."""
+        folder = self.folder_of(plan, held)
+        made = replace(recipe, dead_letters=folder, halts=recipe.halts and plan.kind not in (Kind.LETTERS, Kind.REPLAY))
+        if plan.kind is not Kind.LETTERS:
+            return made
+        frozen = made.records if made.records.freezes else None
+        letters = LetterRecords(replay.replay_file(folder, self.stem(plan, held)), plan.blocks[0].shard, frozen)
+        return replace(made, records=letters)
+
+    def changed(self, plan: Plan, held: LedgerState) -> None:
+        """The ledger says something else of the plan now. Letters that landed are none any more, once it is recorded."""
+        if plan.kind is Kind.LETTERS and landed_for_good(held, plan.batch, held.lineage):
+            replay.settle(self.folder_of(plan, held), self.stem(plan, held))
+
+    def settle_left(self, state: LedgerState, *, owner: bool = False) -> None:
+        """What was killed after its RECORD, or before its PREPARE, is put in order. `owner`: the caller has taken the pipeline since `begin`."""
+        replay.settle_left(self.folder, self.pipeline, state, self.journal, self._earlier if owner else ())
+
+    def require(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Before a commit that is to make them count: every file is here, where the driver can publish it."""
-        dead_letters.require(folder, names)
+        if plan.kind is Kind.LETTERS:
+            self.publish(plan, held, names)
+        else:
+            dead_letters.require(self.folder_of(plan, held), names)
 
-    def publish_left(self, names: Iterable[str], where: str) -> None:
+    def publish_left(self, names: Iterable[str], where: str, held: LedgerState) -> None:
         """Files of a batch that an earlier driver committed and did not get to publish, from the folder that it staged them in. What
         it did publish is left alone, for people may have dealt with it by now; what it staged for a batch that it did not commit
         is removed."""
@@ -66,18 +144,19 @@ class Letters:
             staged = [name for name in listed if dead_letters.is_staged(folder, name)]
             for plan in sorted({dead_letters.plan_of(name) for name in staged}):
                 mine = [name for name in staged if dead_letters.plan_of(name) == plan]
-                dead_letters.publish(folder, plan, mine, read_again=True)
+                dead_letters.publish(folder, plan, mine, read_again=True, send=self._send(folder, plan, held))
         dead_letters.clear_staged(self.folder, self._earlier)
 
     def acquired(self, state: LedgerState) -> None:
         """A driver begins. What is staged of a last plan that is over is a zombie's, unless an operator gave it up: then it does
         not count, and goes only if it says nothing new."""
+        self.settle_left(state, owner=True)
         stem = dead_letters.stem(self.pipeline, state.batch, state.lineage)
         if state.pending is not None:
             self._elsewhere = dead_letters.found(self.folder_of(state.pending, state), self.pipeline)
         files = dead_letters.left(self.folder, stem) if state.pending is None else ()
         if files and any(stem in note.detail for note in self.journal()):
-            self.publish_given_up(state)
+            self.publish_given_up(state, state)
         elif files:
             dead_letters.put_away(self.folder, stem, dead_letters.counting(files), (), ())
 
@@ -86,10 +165,23 @@ class Letters:
         stem = dead_letters.stem(self.pipeline, held.batch, held.lineage)
         return f"Dead letters that are staged of it ({stem}) count from then on."
 
-    def publish_given_up(self, held: LedgerState) -> None:
-        """What is staged of the last plan, whose records are gone."""
+    def publish_given_up(self, held: LedgerState, now: LedgerState) -> None:
+        """What is staged of the last plan, whose records are gone. `now`: the ledger after the decision."""
         folder = self.folder_of(held.pending, held) if held.pending is not None else self.folder
-        dead_letters.publish_given_up(folder, dead_letters.stem(self.pipeline, held.batch, held.lineage))
+        stem = dead_letters.stem(self.pipeline, held.batch, held.lineage)
+        late = held.pending.late if held.pending is not None else ()
+        dead_letters.publish_given_up(folder, stem, but=late, send=self._send(folder, stem, now))
+        dead_letters.clear_staged_of(folder, stem, late)
+
+    def _send(self, folder: Path, stem: str, held: LedgerState) -> dead_letters.Send | None:
+        """How letters of a plan get to the topic, for whoever has the pipeline."""
+        if self.topic is None:
+            return None
+
+        def owner() -> None:
+            require_owner(held, self.load())
+
+        return lambda letters: self.topic.send(folder, stem, letters, owner) if self.topic is not None else None
 
     def _lettered_before(self, plan: Plan, held: LedgerState, folder: Path) -> bool:
         """Whether a ledger that was lost, restored or rolled back may have dead-lettered some of this. Looked up once.
@@ -118,13 +210,21 @@ class NoLetters(Letters):
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None: ...
 
+    def delivered_again(self, plan: Plan, held: LedgerState, *, rows_stay: bool) -> None: ...
+
+    def discard(self, plan: Plan, held: LedgerState) -> None: ...
+
     def folder_of(self, plan: Plan, held: LedgerState) -> Path:
         del plan, held
         return self.folder
 
-    def require(self, names: Iterable[str], folder: Path) -> None: ...
+    def require(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None: ...
 
-    def publish_left(self, names: Iterable[str], where: str) -> None: ...
+    def changed(self, plan: Plan, held: LedgerState) -> None: ...
+
+    def settle_left(self, state: LedgerState, *, owner: bool = False) -> None: ...
+
+    def publish_left(self, names: Iterable[str], where: str, held: LedgerState) -> None: ...
 
     def acquired(self, state: LedgerState) -> None: ...
 

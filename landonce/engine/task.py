@@ -21,7 +21,9 @@ from landonce.engine.dead_letters import kept
 from landonce.engine.letters import stage_letters, stage_refusals
 from landonce.failpoints import reach
 from landonce.protocol.dedup import PushStep, next_push_step
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, counted
+from landonce.protocol.ranges import Partition
+from landonce.protocol.reasons import counted
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadAccount, ReadBlock, Reader
 from landonce.read.decoding import Decoding, decode_by
 from landonce.read.kafka.records import BlockId, RecordSource
@@ -83,25 +85,27 @@ def write_half(recipe: Recipe[T], task: T, rows: pa.Table, account: ReadAccount 
     return guarded(recipe, task, worker, attempt)
 
 
-def write_rows(worker: BlockWorker, task: Task, rows: pa.Table) -> BlockResult:
+def write_rows(
+    worker: BlockWorker, task: Task, rows: pa.Table, latest: tuple[tuple[Partition, int], ...] = ()
+) -> BlockResult:
     """The rows of one block that a user's query made. There are no dead letters: every row must fit. What the query filtered away it
-    never showed: what it gave is what was read."""
+    never showed: what it gave is what was read. `latest`: the latest timestamp of a record, where the rows say it."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
-    block = _sorted(worker.reader(), task, rows)
+    block = _sorted(worker.reader(), task, rows, latest)
     receipt = Receipt(block.read, landed=0, filtered=block.filtered, bytes_read=block.bytes_read)
     return worker.write(block, receipt, None)
 
 
-def _sorted(reader: Reader, task: Task, rows: pa.Table) -> ReadBlock:
+def _sorted(reader: Reader, task: Task, rows: pa.Table, latest: tuple[tuple[Partition, int], ...] = ()) -> ReadBlock:
     """Rows of a query, fitted to their table."""
-    block = reader.sort(rows, ReadAccount(rows.num_rows, rows.nbytes), dict(task.labels))
+    block = reader.sort(rows, ReadAccount(rows.num_rows, rows.nbytes, latest=latest), dict(task.labels))
     if block.rejected:
         first = block.rejected[0]
         raise errors.TargetRefused(
             f"{task.block}: the row of offset {first.offset} does not fit the table: {first.reason}.",
             safe="Nothing of this block was written, and the position did not move.",
-            command="change the query so that its rows fit the table, or filter such rows; then start it again",
+            command="change the query, or what makes the rows, so that they fit the table, or filter such rows; then start again",
         )
     return block
 
@@ -126,16 +130,19 @@ def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBloc
     if step is PushStep.FREEZE:
         block = recipe.records.freeze(block_id(recipe, task), block)
     reach("freeze.after")
-    letters = stage_letters(recipe, task, block.rejected, block.messages)
+    there = worker.landed_anyway(block.rejected) if block.rejected else frozenset()
+    dead = [each for each in block.rejected if each not in there]
+    letters = stage_letters(recipe, task, dead, block.messages)
     reach("stage.after")
     receipt = Receipt(
         read=block.read,
-        landed=0,
+        landed=len(there),
         filtered=block.filtered,
-        dead_lettered=len(block.rejected),
+        dead_lettered=len(dead),
         dead_letters=letters,
-        reasons=counted(each.reason for each in block.rejected),
+        reasons=counted(each.reason for each in dead),
         bytes_read=block.bytes_read,
+        without_column=tuple(sorted(block.without_column)),
     )
     return worker.write(block, receipt, partial(stage_refusals, recipe, task))
 

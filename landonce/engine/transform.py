@@ -30,6 +30,7 @@ from landonce.protocol.receipt import BlockResult, Fate
 from landonce.read.block import ReadAccount
 from landonce.read.formats.json.columns import can_fit
 from landonce.read.rows import KEEP
+from landonce.read.schema.ddl import quoted
 from landonce.read.schema.fields import Field, Schema, landed
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.run import Expressions, RowExpressions, SourceAndTarget
@@ -119,7 +120,7 @@ def keep_column(recipe: RowExpressions) -> Column:
 
 def chosen_columns(recipe: RowExpressions) -> list[Column]:
     """One column for each that lands. `*` stands for the fields of the record."""
-    fields = [sql.col(_quoted(each.name)) for each in recipe.source.fields]
+    fields = [sql.col(quoted(each.name)) for each in recipe.source.fields]
     chosen = []
     for each in recipe.select or ("*",):
         chosen += fields if each.strip() == "*" else [sql.expr(each)]
@@ -359,10 +360,6 @@ def _types_fit(frame: DataFrame, recipe: Any) -> None:
             raise ConfigError(
                 f"transform.select: {each.name} is of type {made}, which the table's column ({each.type}) cannot take."
             )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _first_line(error: Exception) -> str:

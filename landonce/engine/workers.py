@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic
 
 from py4j.protocol import Py4JError
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -20,6 +26,12 @@ from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult
 from landonce.sinks.worker import ExchangingRecipe, Recipe, T
 
+Enough = Callable[[Sequence[BlockResult]], bool]
+"""Whether these results are enough, so that nobody waits for the others."""
+_LOOK_AGAIN = 0.25
+"""Seconds between two looks at what is done."""
+_ENDING = 10.0
+"""Seconds after which a job that was cancelled is left alone."""
 _LAST_FAILURE = "most recent failure: "
 _OF_JAVA = ("\tat ", "\t...", "Driver stacktrace:")
 
@@ -51,6 +63,26 @@ class SparkWorkers:
         """One result per task, whatever happens."""
         self._group = f"landonce {uuid.uuid4().hex}"
         try:
+            return self._run(recipe, tasks)
+        finally:
+            self._group = ""
+
+    def write_until(self, recipe: Recipe[T], tasks: Sequence[T], enough: Enough) -> tuple[BlockResult, ...]:
+        """As `write`, with a job for each block, until all are done or what is done is `enough`. What is not is cancelled. A task that Spark
+        cannot stop writes files that nobody commits."""
+        with spark_errors():
+            session = self.session()
+        self._group = f"landonce {uuid.uuid4().hex}"
+        width, thread = 2 * int(session.sparkContext.defaultParallelism), partial(InheritableThread, session=session)
+        jobs = Jobs(partial(self._run, recipe), tasks, width, thread)
+        try:
+            return jobs.results(enough)
+        finally:
+            jobs.end(partial(session.sparkContext.cancelJobGroup, self._group))
+            self._group = ""
+
+    def _run(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
+        try:
             with spark_errors():
                 return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
@@ -59,8 +91,6 @@ class SparkWorkers:
             return transform.doubtful(tasks, said(str(error)))
         except Py4JError as error:
             return transform.doubtful(tasks, said(str(error)))
-        finally:
-            self._group = ""
 
     def finished(self) -> int:
         """How many blocks of the write in hand are done. Spark knows; workers and the hot path do nothing for it. Any thread may
@@ -81,6 +111,62 @@ class SparkWorkers:
         if isinstance(recipe, ExchangingRecipe):
             return exchange.write(context, recipe, tasks)
         return tuple(context.parallelize(tasks, len(tasks)).map(partial(sparing, work, recipe)).collect())
+
+
+class Jobs(Generic[T]):
+    """A job for each task, some of them at once. `run` gives the results of a job; the first error that it raises is raised here."""
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[T]], tuple[BlockResult, ...]],
+        tasks: Sequence[T],
+        width: int,
+        thread: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        self._run, self._count = run, len(tasks)
+        self._left: queue.SimpleQueue[T] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[BlockResult, ...] | Exception] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        for task in tasks:
+            self._left.put(task)
+        name = threading.current_thread().name
+        self._threads = [thread(target=self._work, name=name, daemon=True) for _ in range(min(width, len(tasks)))]
+        for each in self._threads:
+            each.start()
+
+    def results(self, enough: Enough) -> tuple[BlockResult, ...]:
+        """What is done, once that is all or enough."""
+        found: list[BlockResult] = []
+        while len(found) < self._count and not enough(found):
+            try:
+                done = self._done.get(timeout=_LOOK_AGAIN)
+            except queue.Empty:
+                continue
+            if isinstance(done, Exception):
+                raise done
+            found.extend(done)
+        return tuple(found)
+
+    def end(self, cancel: Callable[[], object], wait: float = _ENDING) -> None:
+        """Has what still runs cancelled, again where a job began meanwhile. Waits for it, but not long."""
+        self._ended.set()
+        until = time.monotonic() + wait
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
+            with suppress(Py4JError, OSError):
+                cancel()
+            for thread in self._threads:
+                thread.join(_LOOK_AGAIN)
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            try:
+                task = self._left.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._done.put(self._run([task]))
+            except Exception as error:
+                self._done.put(error)
 
 
 def said(text: str) -> str:

@@ -25,8 +25,11 @@ KAFKA_VERSION = "4.1.1"
 ICEBERG_VERSION = "1.11.0"
 SCHEMA_REGISTRY_VERSION = "3.0.9"
 """Of Apicurio, the last that runs on Java 17."""
+S3PROXY_VERSION = "4.1.0"
 SPARK_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 """Spark's own Kafka source, as queries name it in `spark.jars.packages`."""
+SPARK_AVRO = "org.apache.spark:spark-avro_2.13:4.0.0"
+"""Spark's own decoder of Avro, for queries."""
 
 Say = Callable[[str], None]
 
@@ -86,20 +89,25 @@ class JarSet:
 
 
 KAFKA = JarSet("kafka", KAFKA_VERSION, "Kafka")
+KAFKA_TOOLS = JarSet("kafka-tools", KAFKA_VERSION, "Kafka's own tools")
+"""They need the jars of Kafka, too."""
 ICEBERG_SPARK = JarSet("iceberg-spark", ICEBERG_VERSION, "Iceberg for Spark")
+ICEBERG_AWS = JarSet("iceberg-aws", ICEBERG_VERSION, "Iceberg for S3")
 ICEBERG_REST = JarSet("iceberg-rest", ICEBERG_VERSION, "Iceberg's REST catalog")
 ICEBERG_CONNECT = JarSet("iceberg-connect", ICEBERG_VERSION, "Iceberg's sink for Kafka Connect")
 SCHEMA_REGISTRY = JarSet("schema-registry", SCHEMA_REGISTRY_VERSION, "a schema registry")
-SETS = {each.name: each for each in (KAFKA, ICEBERG_SPARK, ICEBERG_REST, ICEBERG_CONNECT, SCHEMA_REGISTRY)}
+S3PROXY = JarSet("s3proxy", S3PROXY_VERSION, "an S3 server")
+_ALL = (KAFKA, KAFKA_TOOLS, ICEBERG_SPARK, ICEBERG_AWS, ICEBERG_REST, ICEBERG_CONNECT, SCHEMA_REGISTRY, S3PROXY)
+SETS = {each.name: each for each in _ALL}
 
 
 def cache_root() -> Path:
     return Path(os.environ.get("LANDONCE_CACHE") or Path.home() / ".cache" / "landonce")
 
 
-def spark_jars(say: Say = lambda _: None) -> tuple[Path, ...]:
-    """The jars with which Spark supports Iceberg, and catalogs in SQLite and PostgreSQL; fetched on first use."""
-    return jars_of(ICEBERG_SPARK, say)
+def spark_jars(say: Say = lambda _: None, *, s3: bool = False) -> tuple[Path, ...]:
+    """The jars with which Spark supports Iceberg, and catalogs in SQLite and PostgreSQL; fetched on first use. `s3`: and tables in S3."""
+    return jars_of(ICEBERG_SPARK, say) + (jars_of(ICEBERG_AWS, say) if s3 else ())
 
 
 def class_path(wanted: JarSet, *, from_pyspark: tuple[str, ...] = (), say: Say = lambda _: None) -> str:

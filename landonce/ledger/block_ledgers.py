@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sqlalchemy import Connection, Table, and_, delete, insert, inspect, literal_column, select, update
 
 from landonce.errors import NothingToDo
+from landonce.ledger.claims import ClaimLedger, ClaimPlace, Decision
 from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.open import database_of
 from landonce.ledger.sql import SqlLedger
@@ -166,7 +167,7 @@ def block_row(row: Any) -> BlockRow:
 
 
 @dataclass(frozen=True)
-class PushPlace:
+class PushPlace(ClaimPlace):
     """The address of a pipeline's rows, for workers: picklable, and its repr hides the password."""
 
     where: str | Path = field(repr=False)
@@ -179,17 +180,12 @@ class PushPlace:
         ledger.address = replace(self, where=database.path) if isinstance(database, SqliteDatabase) else self
         return ledger
 
-
-@dataclass(frozen=True)
-class Decision:
-    """What a person found out about an attempt."""
-
-    spot: Spot
-    nonce: str
-    landed: bool
+    @property
+    def file(self) -> Path | None:
+        return self.where if isinstance(self.where, Path) else None
 
 
-class PushLedger(BlockLedger[PushRow]):
+class PushLedger(BlockLedger[PushRow], ClaimLedger):
     """Keeps one pipeline's state outside its target. The driver and its workers use it."""
 
     address: PushPlace

@@ -20,6 +20,10 @@ class MemoryStore:
     notes: dict[str, tuple[Note, ...]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __reduce__(self) -> tuple[type[MemoryStore], tuple[()]]:
+        """Another process gets an empty one."""
+        return MemoryStore, ()
+
 
 class MemoryLedger(Ledger):
     """Keeps one pipeline's state in a `MemoryStore`."""

@@ -13,6 +13,7 @@ from landonce.config import model
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
 from landonce.ledger.database import Database, SqliteDatabase, misplaced
+from landonce.ledger.memory import MemoryLedger
 from landonce.ledger.postgres import PostgresDatabase
 from landonce.ledger.sql import SqlLedger
 from landonce.packages import plug_in, require
@@ -47,8 +48,15 @@ def named_ledger(named: model.Ledger, pipeline: str) -> Ledger:
         return sqlite_ledger(named.sqlite, pipeline)
     if named.plugin is not None:
         return plugged_ledger(named.plugin.name, named.plugin.options, pipeline, named.plugin.folder)
+    if named.memory:
+        return MemoryLedger(pipeline)
+    if named.keeper_map is not None:
+        raise ConfigError(
+            "ledger.keeper_map: is a table of ClickHouse, and this sink is none.",
+            command="name `sqlite` or `postgres` under `ledger` in {file}",
+        )
     if named.postgres is None:
-        raise ConfigError("ledger: name sqlite, postgres or plugin.")
+        raise ConfigError("ledger: name sqlite, postgres, keeper_map, plugin or memory.")
     return postgres_ledger(named.postgres.get_secret_value(), pipeline)
 
 

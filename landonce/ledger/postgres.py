@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.ledger.database import Database, first_line, misplaced, passes_by_itself, refused, upsert
+from landonce.ledger.postgres_tls import certificate_refusal
 from landonce.ledger.tables import position_table
 
 _CREATE_LOCK = 0x6C616E646F6E6365  # "landonce"
@@ -40,7 +41,15 @@ _DURABLE = text(
 _NO_ENTRY = {"28P01", "28000", "3D000"}
 # The driver has no SQLSTATE for errors while connecting. Messages in another language than English do not match:
 # then landonce retries to the end, and `LedgerUnavailable` contains the message.
-_NO_ENTRY_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
+_NO_ENTRY_WORDS = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "certificate authentication failed",
+    "requires a valid client certificate",
+)
+_NO_TLS_WORDS = ("certificate file", "private key file", "server does not support SSL", "sslmode", "sslrootcert")
 _NO_RIGHT = {"42501", "3F000"}
 _NO_TABLE = "42P01"
 _READ_ONLY = "25006"
@@ -86,6 +95,16 @@ class PostgresDatabase(Database):
 
     def fault(self, failure: DBAPIError) -> LandonceError | None:
         state, reason = _sqlstate(failure), self.reason(failure)
+        certificate = (
+            certificate_refusal(reason, self.engine.url, f"the database {self.place}") if state is None else None
+        )
+        if certificate is not None:
+            return certificate
+        if state is None and any(words in reason for words in _NO_TLS_WORDS):
+            return misplaced(
+                f"the database {self.place} cannot be reached with TLS as its URL says: {reason}.",
+                "correct `sslmode`, `sslrootcert`, `sslcert` or `sslkey` in its URL in {file}",
+            )
         if state in _NO_ENTRY or (state is None and any(words in reason for words in _NO_ENTRY_WORDS)):
             return misplaced(
                 f"the database {self.place} refused the login: {reason}.",

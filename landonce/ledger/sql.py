@@ -17,16 +17,13 @@ waits for it, and then finds another version. The ledger must never guess the ou
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, inspect, select
 from sqlalchemy.exc import DBAPIError
 
-from landonce.errors import Fenced, LedgerUnavailable
 from landonce.ledger.database import Database
+from landonce.ledger.patient import PatientLedger
 from landonce.ledger.tables import (
     SCHEMA_VERSION,
     changed_columns,
@@ -43,53 +40,23 @@ from landonce.ledger.tables import (
     state_of,
     unchanged,
 )
-from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, check_order, fenced, settled_change
-
-Answer = TypeVar("Answer")
+from landonce.protocol.ledger import LedgerState, Note, fenced, settled_change
 
 _VERSION = select(schema_table.c.version)
-_LONGEST_PAUSE = 5.0
-_CHANCE = random.SystemRandom()
-_NOTHING_CHANGED = "Nothing was changed."
-_IN_DOUBT = (
-    "It is not known whether the last change was recorded. Nothing is lost and nothing is duplicated: a start reads "
-    "the ledger again, and settles a pending plan before it makes a new one."
-)
 
 
-class SqlLedger(Ledger):
-    """Keeps one pipeline's state in a `Database`.
+class SqlLedger(PatientLedger):
+    """Keeps one pipeline's state in a `Database`."""
 
-    A failing database is tried `attempts` times, with pauses that double from `backoff` seconds up to five.
-    """
+    failures = (DBAPIError,)
 
     def __init__(self, database: Database, pipeline: str, *, attempts: int = 8, backoff: float = 0.2) -> None:
-        self.pipeline = pipeline
+        super().__init__(pipeline, attempts=attempts, backoff=backoff)
         self.database = database
-        self._attempts = max(1, attempts)
-        self._backoff = backoff
-        self._doubt: LedgerState | None = None
-        """What an attempt without an answer may have written. It outlives the call, so the caller may call again."""
 
-    def load(self) -> LedgerState | None:
-        return self._patiently(self._read, safe=_NOTHING_CHANGED)
-
-    def create(self, state: LedgerState) -> LedgerState:
-        if state.pipeline != self.pipeline:
-            raise ValueError(f"this ledger keeps {self.pipeline!r}, not {state.pipeline!r}")
-        check_order(state)
-        return self._patiently(lambda: self._create(state), safe=_NOTHING_CHANGED)
-
-    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
-        check_change(self.pipeline, old, new)
-        try:
-            return self._patiently(lambda: self._change(old, new, note), safe=_IN_DOUBT)
-        except Fenced:
-            self._doubt = None
-            raise
-
-    def journal(self) -> tuple[Note, ...]:
-        return self._patiently(self._read_journal, safe=_NOTHING_CHANGED)
+    @property
+    def place(self) -> str:
+        return str(self.database.place)
 
     def close(self) -> None:
         self.database.close()
@@ -107,10 +74,6 @@ class SqlLedger(Ledger):
         if in_doubt and seen == new:
             return self._certain(new)
         raise fenced(old, seen)
-
-    def _certain(self, new: LedgerState) -> LedgerState:
-        self._doubt = None
-        return new
 
     def _swap(self, old: LedgerState, new: LedgerState, note: Note | None) -> bool:
         """True if the swap is durable, False if the ledger does not hold `old`. Any error leaves it in doubt."""
@@ -215,33 +178,12 @@ class SqlLedger(Ledger):
             rows: Any = connection.execute(mine.order_by(journal_table.c.seq))
             return tuple(Note(row.at, row.action, row.detail) for row in rows)
 
-    # Retries.
-
-    def _patiently(self, attempt: Callable[[], Answer], *, safe: str) -> Answer:
-        began = time.monotonic()
-        reason = ""
-        for pause in self._pauses():
-            time.sleep(pause)
-            try:
-                return attempt()
-            except DBAPIError as failure:
-                fault = self.database.fault(failure)
-                reason = self.database.reason(failure)
-            if fault is not None:
-                raise fault from None
-        raise LedgerUnavailable(
-            f"the ledger {self.database.place} did not answer: {reason} ({self._attempts} attempts in "
-            f"{time.monotonic() - began:.1f} s).",
-            safe=safe,
-            command="bring the database back, then: landonce run {file}",
-        )
-
-    def _pauses(self) -> Iterator[float]:
-        """Pauses before each attempt. Half of every pause is random, so that drivers do not retry all at once."""
-        yield 0.0
-        for number in range(self._attempts - 1):
-            longest = min(_LONGEST_PAUSE, self._backoff * 2**number)
-            yield _CHANCE.uniform(longest / 2, longest)
+    def _reason(self, failure: Exception) -> str:
+        if not isinstance(failure, DBAPIError):
+            raise failure
+        if (fault := self.database.fault(failure)) is not None:
+            raise fault from None
+        return self.database.reason(failure)
 
 
 def _unbegun(connection: Connection, version: int | None) -> bool:

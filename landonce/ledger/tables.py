@@ -125,10 +125,24 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def _tables_to_json(tables: Iterable[tuple[str, TableMark]], lately: Totals) -> str:
+    """The column holds `lately`, too, while there is any: tables that an earlier landonce made have no column for it."""
+    marks = [[table, mark.uuid, mark.batch, *([mark.columns] if mark.columns else [])] for table, mark in tables]
+    return _json({"tables": marks, "lately": lately.listed} if lately.read else marks)
+
+
+def _tables_of(text: str) -> tuple[tuple[tuple[str, TableMark], ...], Totals]:
+    held = json.loads(text)
+    marks, lately = (held["tables"], held["lately"]) if isinstance(held, dict) else (held, ())
+    return tuple(
+        (table, TableMark(uuid, batch, *map(tuple, columns))) for table, uuid, batch, *columns in marks
+    ), Totals(*lately)
+
+
 _ENCODE: Mapping[str, Callable[[Any], str | None]] = {
     "topic_ids": _json,
     "labels": _json,
-    "tables": lambda marks: _json([[table, mark.uuid, mark.batch] for table, mark in marks]),
+    "tables": lambda both: _tables_to_json(*both),
     "pending": lambda plan: None if plan is None else plan.to_json(),
 }
 """The columns that hold JSON. The others hold the state's value as it is."""
@@ -136,7 +150,10 @@ _ENCODE: Mapping[str, Callable[[Any], str | None]] = {
 
 def _columns(state: LedgerState) -> dict[str, Any]:
     totals = ("landed", "dead_lettered", "filtered")
-    return {each.name: getattr(state.totals if each.name in totals else state, each.name) for each in pipeline_table.c}
+    columns = {
+        each.name: getattr(state.totals if each.name in totals else state, each.name) for each in pipeline_table.c
+    }
+    return {**columns, "tables": (state.tables, state.lately)}
 
 
 def _encoded(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,6 +214,7 @@ def position_rows(pipeline: str, positions: Iterable[tuple[Partition, Position]]
 def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
     """The state that these rows were made from."""
     try:
+        tables, lately = _tables_of(row.tables)
         return LedgerState(
             pipeline=row.pipeline,
             lineage=row.lineage,
@@ -210,7 +228,8 @@ def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
             batch=row.batch,
             totals=Totals(row.landed, row.dead_lettered, row.filtered),
             labels=_pairs_of(row.labels),
-            tables=tuple((table, TableMark(uuid, batch)) for table, uuid, batch in json.loads(row.tables)),
+            tables=tables,
+            lately=lately,
         )
     except (ValueError, KeyError, TypeError) as failure:
         raise LedgerUnreadable(

@@ -1,7 +1,7 @@
 """A real ClickHouse server in a folder, for the demo, the tests and the benchmarks.
 
 It never listens beyond loopback, never writes a password to disk (only its hash) and never puts one on a command
-line. Its Keeper lives in memory: KeeperMap tables do not survive a restart. It is not for production.
+line. Its Keeper lives in memory, so KeeperMap tables do not survive a restart, unless it is given another one. It is not for production.
 """
 
 import base64
@@ -54,6 +54,7 @@ class LocalClickHouse(LocalServer):
         password: str = "",
         extra_users: Sequence[LocalUser] = (),
         extra_config_xml: str = "",
+        keeper_port: int | None = None,
         die_with_parent: bool = True,
     ) -> None:
         super().__init__(folder, ports={"http": http_port, "tcp": tcp_port}, die_with_parent=die_with_parent)
@@ -66,6 +67,7 @@ class LocalClickHouse(LocalServer):
         self._password = password
         self._extra_users = tuple(extra_users)
         self._extra_config_xml = extra_config_xml
+        self._keeper_port = keeper_port
 
     @property
     def http_port(self) -> int:
@@ -121,7 +123,7 @@ class LocalClickHouse(LocalServer):
   <background_move_pool_size>1</background_move_pool_size>
   <background_schedule_pool_size>8</background_schedule_pool_size>
   <background_message_broker_schedule_pool_size>8</background_message_broker_schedule_pool_size>
-  <zookeeper><implementation>testkeeper</implementation></zookeeper>
+  <zookeeper>{self._keeper_xml()}</zookeeper>
   <keeper_map_path_prefix>/keeper_map</keeper_map_path_prefix>
   <users_config>config.xml</users_config>
   <profiles><default/></profiles>
@@ -131,6 +133,12 @@ class LocalClickHouse(LocalServer):
 {self._extra_config_xml}
 </clickhouse>
 """
+
+    def _keeper_xml(self) -> str:
+        if self._keeper_port is None:
+            return "<implementation>testkeeper</implementation>"
+        node = f"<node><host>{LOOPBACK}</host><port>{self._keeper_port}</port></node>"
+        return f"{node}<session_timeout_ms>5000</session_timeout_ms><operation_timeout_ms>3000</operation_timeout_ms>"
 
     def _command(self) -> Sequence[str]:
         return [sys.executable, str(_SERVER), str(self.folder / "data")]

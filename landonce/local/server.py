@@ -329,6 +329,9 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 class LocalJavaServer(LocalServer):
     """A local server that runs on Java: quiet logs, and nothing from the caller's class path."""
 
+    java_options: ClassVar[tuple[str, ...]] = ()
+    """For the JVM of every server that this process starts."""
+
     def _prepare_java(self, levels: Mapping[str, str]) -> None:
         """Logs warnings and errors to the console; `levels` overrides single loggers. Java's temporary files go into the
         folder and are removed here, because a killed server cannot remove them."""
@@ -343,7 +346,15 @@ class LocalJavaServer(LocalServer):
     def _java(self, class_path: str, *arguments: str) -> list[str]:
         """The command to run in the folder, once it is prepared."""
         options = ["-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dlog4j2.configurationFile=log4j2.properties"]
-        return [need_java(), *options, f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", class_path, *arguments]
+        return [
+            need_java(),
+            *options,
+            *self.java_options,
+            f"-Djava.io.tmpdir={self.folder / 'tmp'}",
+            "-cp",
+            class_path,
+            *arguments,
+        ]
 
     def _environment(self) -> Mapping[str, str]:
         return {name: value for name, value in os.environ.items() if name not in ("CLASSPATH", "JAVA_TOOL_OPTIONS")}

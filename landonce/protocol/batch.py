@@ -19,15 +19,18 @@
     resolve   target or block rows: did these land?        Spark does not bring them again, so they are not written again
                                                                                                                      ─► rearm
     rearm     ledger: the pending plan, with a new         the plan may be written again, by me only    ─► write; plan, where
-              deadline and new tokens, or cut              nothing of it is left
+              deadline and new tokens, or cut, or none     nothing of it is left; halt, where too many records cannot land and
+                                                           the target holds nothing of the plan; commit, where what was cut off
+                                                           was not ready in time, and all that is left of it is written
     look      target: what it holds above the position,    a lost, stale or foreign ledger is found before it does harm
               how many rows; tables: their marks; rows of  ─► bind, plan, write, commit
               claimed blocks
     prepare   ledger: BEFORE, and a row per block          the plan is durable; nothing of it is written            ─► write
     write     workers: read, decode, write, account        one fate per block ─► commit once all landed; else open, recover
     open      tables and columns that records need         once, by the driver, never by a worker          ─► write, look
-    commit    tables: files, position and epoch, in one    read = landed + dead-lettered + filtered, or nothing is committed
-              atomic commit. Dead letters                  ─► record; look, where a table's mark moved
+    commit    tables: files, position and epoch, in one    read = landed + dead-lettered + filtered, and no more dead letters
+              atomic commit. Dead letters                  than `tolerance` allows, or nothing is committed
+                                                           ─► record; look, where a table's mark moved
     record    ledger: AFTER                                the position moves                                      ─► survey
     idle      wait for the interval                        ─► survey
     stop      -                                            somebody asked for it, or nothing is left to deliver
@@ -46,6 +49,9 @@ planning, what the results of a write mean, what is committed and recorded.
     transactional  `transactional`  write again: the block's row says if it landed  look above the position
     claimed        `claimed`        look at the rows, await attempts, write again   nothing: the target may be anything
 
+A run that lands dead letters (`letters`) takes the same steps: the pending plan, if it is one of letters, then the look, then one plan of
+letters after the other. It reads nothing of Kafka, and moves no position.
+
 Ranges come from one of two sources: what brokers have (`source.SourceView`), or what Spark brings with a micro-batch of a user's own
 query (`match_ranges.Incoming`). Spark's ranges need not hold a pending block again, and then it is resolved:
 
@@ -61,7 +67,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from landonce import errors
@@ -70,13 +76,15 @@ from landonce.protocol import query_refusals as refusals
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.letters import letter_blocks, refuse_pending
 from landonce.protocol.marks import TableStatus
 from landonce.protocol.match_ranges import Incoming, again, follow, refuse_early
 from landonce.protocol.packing import Limits, one_each, pack, take
 from landonce.protocol.ranges import NO_END, Partition, Range
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, unbalanced
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanced
+from landonce.protocol.seek_marker import interrupted
 from landonce.protocol.settle import Mode
-from landonce.protocol.source import SourceView, Start
+from landonce.protocol.source import SourceView, Start, StartAt
 from landonce.protocol.steps import (
     Acquire,
     Change,
@@ -96,6 +104,7 @@ from landonce.protocol.steps import (
     Surveyed,
     Write,
 )
+from landonce.protocol.tolerance import CORRECT_AND_RUN, Tolerance, bad_record
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,8 @@ class Machine:
     step: Step = Step.ACQUIRE
     ledger: LedgerState | None = None
     surveyed: Surveyed | None = None
+    halting: errors.Halt | None = None
+    """The plan is given up first, and then this is raised."""
     receipts: tuple[tuple[int, Receipt], ...] = ()
     """Of the blocks of the pending plan that landed, by index."""
     looked: frozenset[Partition] = frozenset()
@@ -124,6 +135,11 @@ class Machine:
     """Of what is written again, once it is settled what that is."""
     tables: tuple[TableStatus, ...] | None = None
     """Snapshot: the tables, as they were looked at. None: they must be looked at first."""
+    untried: bool = False
+    """Snapshot: this driver made the pending plan, no commit of it was tried, and it is not owed blocks that were slow. Only such a plan may
+    be cut: nobody else's commit can hold what is cut off."""
+    owes: bool = False
+    """Snapshot: the last plan was cut. The next one begins with what was cut off, and all of it is waited for."""
     opened: bool = False
     """Tables were made and columns added for the pending plan: what does not fit now waits no more."""
 
@@ -143,6 +159,8 @@ class Machine:
             return policy.after_kill(machine, reply)
         if step is Step.RESOLVE and isinstance(reply, Resolved):
             return resolve(machine, reply.found)
+        if machine.halting is not None:
+            raise machine.halting
         if step is Step.REARM:
             return go_on(machine) if machine.state.pending is None else policy.write(machine, Mode.RESOLVE)
         if step is Step.LOOK:
@@ -259,6 +277,13 @@ class Machine:
             totals = totals.plus(receipt.totals)
         return totals
 
+    @property
+    def lately(self) -> Totals:
+        """What stays in mind of the last batches once the pending plan is recorded."""
+        if self.pending.kind in (Kind.REPLAY, Kind.LETTERS):
+            return self.state.lately
+        return self.policy.tolerance.lately(self.totals, self.state.lately)
+
 
 Next = tuple[Machine, Effect]
 
@@ -270,13 +295,17 @@ class Policy(ABC):
     target: str
     """What the blocks are for: a table, a fan-out, a wrapped sink."""
     fingerprint: str
-    start: Start = Start.EARLIEST
+    start: Start | StartAt = Start.EARLIEST
     once: bool = False
     letters: str = ""
     """The folder of dead letters."""
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    """How many there may be."""
     on_rewind: OnRewind = OnRewind.DROP
     block_rows: int = 0
     """Offsets of one block, of ranges that Spark brings."""
+    replay: bool = False
+    """The run lands dead letters, and nothing else."""
 
     compares: ClassVar[bool] = False
     """The target is probed row by row, so rows of a pending block that come again are compared, and need no proof."""
@@ -343,6 +372,10 @@ class Policy(ABC):
             return one_each(ranges, self.target, Limits(NO_END, self.block_rows))
         return pack(ranges, self.target, machine.world.limits)
 
+    def refuse_letters(self, machine: Machine) -> None:
+        """Raises where letters cannot land before something else is settled."""
+        del machine
+
     def next_batch(self, machine: Machine) -> int:
         return machine.state.batch + 1
 
@@ -363,9 +396,33 @@ class Policy(ABC):
         del results
         return commit_or_recover(machine)
 
+    def opens(self, machine: Machine, results: tuple[BlockResult, ...], wants: tuple[Want, ...]) -> Next:
+        """Blocks wait for tables or columns."""
+        del results
+        return do(machine, Open(wants))
+
     def after_open(self, machine: Machine, *, new_tables: bool) -> Next:
         del new_tables
         return self.write(replace(machine, opened=True), Mode.RESOLVE)
+
+    def keeps_nothing(self, machine: Machine) -> bool:
+        """Whether the target holds nothing of the pending plan, though all of its blocks are done."""
+        return machine.pending.kind is Kind.DELIVER and machine.totals.landed == 0
+
+    def once_corrected(self, machine: Machine) -> str:
+        """The next step, if a plan is not recorded because too many of its records cannot land and the pipeline file is wrong."""
+        if self.keeps_nothing(machine):
+            return CORRECT_AND_RUN
+        return (
+            "set `dead_letters: {limit: 100%}` in {file} and run `landonce run {file} --once`, which records this batch, for others of "
+            "its records have landed; then correct the file, put the limit back, and run `landonce dead replay {file}` (where that is "
+            "refused: `landonce dead export {file}`, and produce the records again)"
+        )
+
+    @property
+    def once_changed(self) -> str:
+        """The same, of a plan that has blocks which were not written."""
+        return "correct it in {file}, run `landonce state accept-change {file}`, then `landonce run {file}`"
 
     # Committing.
 
@@ -377,7 +434,7 @@ class Policy(ABC):
         return change(machine, Step.RECORD, self.recorded(machine))
 
     def recorded(self, machine: Machine) -> LedgerState:
-        return states.recorded(machine.state, machine.totals)
+        return states.recorded(machine.state, machine.totals, lately=machine.lately)
 
     def forget(self, machine: Machine) -> Machine:
         """The batch is recorded."""
@@ -430,8 +487,12 @@ def _unbound(machine: Machine) -> bool:
 def _check_pending(machine: Machine) -> None:
     """A pending plan is replayed literally, or not at all. Of Spark's ranges, blocks that do not come again as they were are resolved."""
     plan = machine.state.pending
+    if machine.policy.replay:
+        refuse_pending(plan)
     if plan is None:
         return
+    if plan.kind is Kind.SEEK:
+        raise interrupted(plan)
     if machine.incoming is not None:
         refusals.settleable(plan, machine.policy.target)
         not_again(machine)
@@ -455,6 +516,8 @@ def go_on(machine: Machine) -> Next:
         return policy.look(machine)
     if machine.world.stop and machine.incoming is None:
         return do(machine, Stop())
+    if policy.replay:
+        return _prepare_letters(machine)
     if ranges := policy.owed(machine):
         return prepare(machine, ranges, policy.owed_as)
     if ranges := machine.new_ranges:
@@ -463,10 +526,23 @@ def go_on(machine: Machine) -> Next:
 
 
 def prepare(machine: Machine, ranges: tuple[Range, ...], kind: Kind) -> Next:
+    return _prepare(machine, machine.policy.blocks(machine, ranges), kind)
+
+
+def _prepare_letters(machine: Machine) -> Next:
+    """The next letters, until there are none."""
+    letters = machine.world.letters
+    if letters is None:
+        return do(machine, Stop())
+    machine.policy.refuse_letters(machine)
+    return _prepare(machine, letter_blocks(machine.state, letters, machine.policy.target), Kind.LETTERS)
+
+
+def _prepare(machine: Machine, blocks: tuple[Block, ...], kind: Kind) -> Next:
     policy = machine.policy
     plan = Plan(
         batch=policy.next_batch(machine),
-        blocks=policy.blocks(machine, ranges),
+        blocks=blocks,
         fingerprint=policy.fingerprint,
         deadline=policy.deadline(machine),
         kind=kind,
@@ -479,16 +555,50 @@ def prepare(machine: Machine, ranges: tuple[Range, ...], kind: Kind) -> Next:
 
 
 def _after_write(machine: Machine, results: tuple[BlockResult, ...]) -> Next:
+    if (bad := next((each.error for each in results if isinstance(each.error, errors.BadRecord)), None)) is not None:
+        return _halt_at(machine, results, bad)
     machine = replace(machine, receipts=machine.receipts_with(results))
     wants = tuple(want for result in results if result.fate is Fate.WAITING for want in result.wants)
-    return do(machine, Open(wants)) if wants else machine.policy.wrote(machine, results)
+    return machine.policy.opens(machine, results, wants) if wants else machine.policy.wrote(machine, results)
 
 
 def commit_or_recover(machine: Machine) -> Next:
     """Everything landed: commit. Otherwise the doubt is settled first, and what is left is written again."""
     if machine.unwritten:
         return machine.policy.recover(machine)
+    if (error := _too_many(machine)) is not None:
+        return _halt(machine, error)
     return do(machine, machine.policy.commit(machine, machine.balanced_receipts()))
+
+
+def _too_many(machine: Machine) -> errors.Halt | None:
+    """Why the pending plan must not be recorded. What is delivered again was judged when it was delivered first, and
+    so were dead letters."""
+    policy, reasons = machine.policy, (each for _, receipt in machine.receipts for each in receipt.reasons)
+    if machine.pending.kind in (Kind.REPLAY, Kind.LETTERS):
+        return None
+    before, lately = machine.state.totals, machine.state.lately
+    return policy.tolerance.judge(machine.totals, lately, before, reasons, policy.once_corrected(machine))
+
+
+def _halt(machine: Machine, error: errors.Halt) -> Next:
+    """A plan of which the target holds nothing is given up, so that a corrected pipeline file is not held up by it."""
+    if not machine.policy.keeps_nothing(machine):
+        raise error
+    return change(replace(machine, halting=error), Step.REARM, states.resolved(machine.state, {}, None))
+
+
+def _halt_at(machine: Machine, results: tuple[BlockResult, ...], bad: errors.BadRecord) -> Next:
+    """A record that must not become a dead letter: its block was not written. Others may have been, by this driver or an earlier one; and
+    one that halted for another reason may have been, too."""
+    for each in results:
+        if each.error is not None and not isinstance(each.error, errors.BadRecord):
+            raise each.error
+    receipts = (*(each for _, each in machine.receipts), *(each.receipt for each in results if each.error is None))
+    nothing = not machine.state.inherited and all(each is not None and each.landed == 0 for each in receipts)
+    if nothing and machine.policy.keeps_nothing(machine):
+        return _halt(machine, bad_record(bad.what, CORRECT_AND_RUN))
+    raise bad_record(bad.what, machine.policy.once_changed)
 
 
 # A pending plan, once nothing of it can take effect any more, but for what is written from here on.

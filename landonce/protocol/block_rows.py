@@ -33,6 +33,7 @@ from typing import Protocol
 from landonce import errors
 from landonce.protocol.blocks import Plan, token
 from landonce.protocol.ledger import LedgerState
+from landonce.protocol.receipt import Receipt
 
 
 class Mark(str, Enum):
@@ -123,6 +124,14 @@ def accounted(rows: Iterable[Row]) -> frozenset[int]:
     return frozenset(row.number for row in rows if row.mark is Mark.AFTER and row.receipt is not None)
 
 
+def _put_nothing(row: Row) -> bool:
+    """A block that is done and put nothing into the target: its driver may give it up. What is no receipt proves nothing."""
+    try:
+        return row.receipt is not None and Receipt.from_json(row.receipt).landed == 0
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
 def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
     """Raises where the plan would be forgotten, or cut, with blocks that are in the table, or recorded without some that are not;
     and where an operator would give up the receipt of a block, which names its dead letters.
@@ -139,6 +148,7 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -
 
 def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow, ...]) -> None:
     there = landed(rows)
+    empty = {row.number for row in rows if new.epoch == old.epoch and _put_nothing(row)}
     removed = block_change(old, new).removed is not None
     left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
     committed = new.committed()
@@ -147,7 +157,7 @@ def _may_go(old: LedgerState, plan: Plan, new: LedgerState, rows: tuple[BlockRow
         kept = [each for each in block.ranges if old.labelled(each.partition) == new.labelled(each.partition)]
         kept = [each for each in kept if stays.get(each.partition) != each.end]
         past = [committed.get(each.partition, each.end) >= each.end for each in kept]
-        if block.number in there and not all(past):
+        if block.number in there and not all(past) and block.number not in empty:
             raise errors.PlanPending(
                 f"block {block} of batch {plan.batch} has landed, and this command would forget it: its records would "
                 "be delivered again.",

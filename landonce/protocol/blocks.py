@@ -68,6 +68,16 @@ def token(identity: Identity, block: Block) -> str:
     return hashlib.sha256(json.dumps(named, separators=(",", ":")).encode()).hexdigest()
 
 
+def table_token(token: str, block: Block, table: str) -> str:
+    """The name of a block's rows in one of several tables. `token`: of the block. Two tables never share one."""
+    return token if table == block.table else hashlib.sha256(f"{token} {table}".encode()).hexdigest()
+
+
+def shard_token(token: str, shard: int) -> str:
+    """The name of the rows of a block, or of one of its tables, in one of several shards. Two shards never share one."""
+    return hashlib.sha256(f"{token} shard {shard}".encode()).hexdigest()
+
+
 class Kind(str, Enum):
     """Why a plan exists."""
 
@@ -79,6 +89,10 @@ class Kind(str, Enum):
     """As reconcile, and an operator said that what is missing in between shall be written."""
     REPLAY = "replay"
     """Offsets below the position, for tables of a fan-out that were rolled back."""
+    LETTERS = "letters"
+    """Dead letters, below the position, that land now. No position moves."""
+    SEEK = "seek"
+    """No plan, but a marker: an operator's command removes rows, and has not moved the position yet (`operate.seek`)."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +107,15 @@ class Plan:
     kind: Kind = Kind.DELIVER
     letters: str = ""
     """The folder of its dead letters, as the pipeline file named it when the plan was made."""
+    late: tuple[int, ...] = ()
+    """The numbers of blocks that were cut off, for they were not ready in time. Their offsets follow in a later plan, with dead letters of
+    its own."""
 
     def ends(self) -> dict[Partition, int]:
-        """Where each partition is once this plan has landed."""
+        """Where each partition is once this plan has landed. Letters move none."""
         ends: dict[Partition, int] = {}
+        if self.kind is Kind.LETTERS:
+            return ends
         for block in self.blocks:
             for each in block.ranges:
                 ends[each.partition] = max(each.end, ends.get(each.partition, 0))
@@ -122,6 +141,7 @@ class Plan:
                 "kind": self.kind.value,
                 "letters": self.letters,
                 "blocks": [_block_to_dict(block) for block in self.blocks],
+                **({"late": list(self.late)} if self.late else {}),
             },
             separators=(",", ":"),
         )
@@ -136,6 +156,7 @@ class Plan:
             deadline=fields["deadline"],
             kind=Kind(fields["kind"]),
             letters=fields.get("letters", ""),
+            late=tuple(fields.get("late", ())),
         )
 
 

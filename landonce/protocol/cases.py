@@ -176,7 +176,7 @@ def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> Decision:
         raise errors.RewindRefused(
             f"{incoming} was already delivered: the last range of the pipeline is {last.range}.",
             safe="Nothing was written. The records are in the target, once.",
-            command='exactly_once(…, on_rewind="drop"), or correct the offsets of the query',
+            command='on_rewind="drop", or correct the offsets that are brought',
         )
     return Decision(Case.WHOLLY_BEFORE, drop=incoming)
 
@@ -203,8 +203,7 @@ def _comparable(incoming: Range, last: Last, origin: Origin) -> None:
             f"{incoming} begins before offset {last.first}, the first one of this pipeline. Whether [{incoming.first}, "
             f"{min(last.first, incoming.end)}) was ever delivered is not known.",
             safe="Nothing was written.",
-            command=f"start the query at offset {last.first} or later, or use a query with another name for older "
-            "records",
+            command=f"start at offset {last.first} or later, or use another name for older records",
         )
 
 
@@ -214,7 +213,8 @@ def _gap(incoming: Range, position: int) -> errors.GapRefused:
         f"[{position}, {incoming.first}) was skipped.",
         safe="Nothing was written, and the position did not move.",
         command="landonce state accept-gap {file}   (if Kafka no longer has these offsets), or start the query "
-        "where it stopped. A function that calls `exactly_once` must call it for empty batches, too",
+        "where it stopped. A function that calls `exactly_once` must call it for empty batches, too. A push says by `first` and "
+        "`end` which offsets have no rows",
     )
 
 
@@ -222,5 +222,5 @@ def _unknown(incoming: Range, last: Last) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"nobody knows whether {last.range} landed, {incoming} does not contain all of it, and the sink has no probe.",
         safe="Nothing was written, and the position did not move.",
-        command="start the query where it stopped, so that the whole range comes again, or give the sink a probe",
+        command="go on where it stopped, so that the whole range comes again, or give the sink a probe",
     )

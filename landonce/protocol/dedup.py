@@ -1,7 +1,8 @@
 """Content deduplication: who is a copy, when an accept may commit, which ids expire, which runs are merged, what is removed. Pure.
 
-The store's lists are `Lists`, and every change of them is a function here. `dedup.store` makes the same changes in SQL, and
-`dedup.comparing` judges with numpy: tests hold both to these functions, and the model checker explores them.
+Four functions are mirrors of code that works on many rows at once: `judge` of numpy in `dedup.comparing`, and `committed`, `forgotten` and
+`resharded` of SQL in `dedup.store`, on `Lists`. The model checker explores the mirrors, and `tests/unit/test_dedup_decisions.py` holds the
+real ones to them. Everything else here is called as it is.
 
 The ids of accepted events are kept in runs: sorted, immutable, one list of runs per shard. Each accept adds one run per
 shard. A run belongs to the bucket of its acceptance time, and a merge to one bucket, so expiry deletes whole runs.
@@ -28,13 +29,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
 
 P = TypeVar("P")
 Content = TypeVar("Content")
+Late = TypeVar("Late", covariant=True)
 
 FAN_IN = 8
 """The fewest runs of one level that are merged."""
@@ -81,8 +83,14 @@ def expired(
     return dropped, max([horizon_ms, *((each + 1) * bucket_s * 1000 for each in dropped)])
 
 
-def is_late(timestamp_ms: int, horizon_ms: int) -> bool:
-    """Whether a record cannot be judged, because the key of its first copy may be gone.
+class Moments(Protocol[Late]):
+    """A moment, or an array of moments."""
+
+    def __lt__(self, other: int, /) -> Late: ...
+
+
+def is_late(timestamp_ms: Moments[Late], horizon_ms: int) -> Late:
+    """Whether a record cannot be judged, because the key of its first copy may be gone; of many records at once, which of them.
 
     A record is accepted after its Kafka timestamp. So if the timestamp is at or above the horizon, the record's own key
     was accepted at or above it, and is still there. This does not hold for a timestamp that was in the future when the

@@ -20,12 +20,15 @@ from dataclasses import dataclass, replace
 from landonce import errors
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine, Next, Policy, bind, change, commit_or_recover, do, go_on, prepare, settle
-from landonce.protocol.blocks import Kind, Plan
+from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.ledger import LedgerState, TableMark
+from landonce.protocol.letters import refuse_ahead
+from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import BlockResult, Fate
+from landonce.protocol.receipt import BlockResult, Fate, Want
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Await, Count, Kill, Look, Reply, Step, Write
-from landonce.protocol.target import TargetView, above, ahead, nobody_else
+from landonce.protocol.steps import Await, Count, Kill, Look, Open, Reply, Step, Write
+from landonce.protocol.target import TargetView, above, ahead, below_start, nobody_else, refuse_below_start
 
 MOST_USED_UP = 2
 """Tokens of one block that may be used up without a word."""
@@ -35,6 +38,8 @@ MOST_USED_UP = 2
 class Deduplicating(Policy):
     """ClickHouse, and whatever else deduplicates by a token."""
 
+    ordered: bool = False
+    """Rows are taken away by later ones, so the changes of a partition land in order: one block of it at a time."""
     compares = True
     owed_as = Kind.RECONCILE
 
@@ -42,7 +47,7 @@ class Deduplicating(Policy):
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(
-            "the pending plan was made with another transform, schema or decoder: the pipeline file or the table's "
+            "the pending plan was made with another shard map, transform, schema or decoder: the pipeline file or the table's "
             "columns were changed since. What was written and what would be written again are not the same rows.",
             safe="Nothing was written. The plan is still pending in the ledger.",
             command="put the old pipeline file or columns back, run `landonce run {file} --once`, then make the change; "
@@ -76,9 +81,12 @@ class Deduplicating(Policy):
         """A new ledger is bound only if the look refuses nothing, and then the target is looked at again."""
         if not isinstance(reply, TargetView):
             return self._after_count(machine, reply)
+        if self.replay:
+            refuse_ahead(reply.ends)
         found = ahead(machine.bound, reply, machine.source.view, self.start, unbound=machine.state.fresh)
         if machine.state.fresh:
-            return bind(machine)
+            below = below_start(machine.bound, reply, self.start)
+            return do(machine, Count(below)) if below else bind(machine)
         ends = (*machine.ahead, *((each.partition, each.end) for each in found))
         return go_on(replace(machine, looked=machine.looked | machine.partitions, counted=True, ahead=ends))
 
@@ -96,6 +104,11 @@ class Deduplicating(Policy):
             return do(machine, Count(above(ranges)))
         return prepare(machine, ranges, Kind.DELIVER)
 
+    def blocks(self, machine: Machine, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
+        if self.ordered and machine.incoming is None:
+            return one_each(ranges, self.target, machine.world.limits)
+        return super().blocks(machine, ranges)
+
     def deadline(self, machine: Machine) -> int:
         return machine.world.target_now + machine.world.patience
 
@@ -104,7 +117,7 @@ class Deduplicating(Policy):
     def write(self, machine: Machine, mode: Mode) -> Next:
         refuse_not_kept(machine.pending, machine.used_up, machine.gone)
         machine = replace(machine, used_up=frozenset(), first=mode is Mode.FIRST)
-        return do(machine, Write(machine.pending, machine.unwritten, mode))
+        return do(machine, Write(machine.pending, machine.unwritten, mode, final=machine.opened))
 
     def wrote(self, machine: Machine, results: tuple[BlockResult, ...]) -> Next:
         """What was written for the first time is counted. What came too late gets twice the time."""
@@ -117,12 +130,40 @@ class Deduplicating(Policy):
             return do(machine, Count(machine.landed_ranges))
         return commit_or_recover(machine)
 
+    def opens(self, machine: Machine, results: tuple[BlockResult, ...], wants: tuple[Want, ...]) -> Next:
+        """What is in doubt is settled first, and then asks again: a table is changed only while nothing is under way."""
+        doubt = any(result.fate not in (Fate.LANDED, Fate.WAITING) for result in results)
+        return self.wrote(machine, results) if doubt else do(machine, Open(wants))
+
+    def after_open(self, machine: Machine, *, new_tables: bool) -> Next:
+        """A block that waits has sent nothing. One that was written for the first time may still be: it begins as it would have."""
+        return self.write(replace(machine, opened=not new_tables), Mode.FIRST if machine.first else Mode.RESOLVE)
+
+    def recorded(self, machine: Machine) -> LedgerState:
+        """With the tables that got rows, where there are several, and with their columns, where they evolve."""
+        known = {name: mark.columns for name, mark in machine.state.tables}
+        columns: dict[str, set[str]] = {}
+        for _, receipt in machine.receipts:
+            for name, some in (*((name, ()) for name, _ in receipt.rows), *receipt.columns):
+                columns.setdefault(name, set(known.get(name, ()))).update(some)
+        marks = {name: TableMark("", machine.pending.batch, tuple(sorted(each))) for name, each in columns.items()}
+        return states.recorded(machine.state, machine.totals, marks, machine.lately)
+
     def _after_count(self, machine: Machine, reply: Reply) -> Next:
-        """No row is above the position before a plan is made; a block that was written without any doubt is there once."""
+        """No row is above the position before a plan is made; a block that was written without any doubt is there once. No row is below
+        the place where a new ledger begins."""
         rows = reply if isinstance(reply, int) else None
+        if machine.state.fresh:
+            refuse_below_start(rows or 0, self.start)
+            return bind(machine)
         planned = machine.state.pending is not None
-        nobody_else(self.target, machine.state, rows, machine.totals.landed if planned else 0)
+        nobody_else(self.target, machine.state, rows, rows_landed(machine) if planned else 0)
         return commit_or_recover(machine) if planned else prepare(machine, machine.new_ranges, Kind.DELIVER)
+
+
+def rows_landed(machine: Machine) -> int:
+    """How many rows the receipts account for."""
+    return sum(receipt.rows_landed for _, receipt in machine.receipts)
 
 
 def refuse_not_kept(plan: Plan, used_up: frozenset[int], why: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from landonce.errors import Fenced, LedgerSetBack, LedgerUnreadable
-from landonce.protocol.blocks import Identity, Plan
+from landonce.protocol.blocks import Identity, Kind, Plan
 from landonce.protocol.ranges import Partition, label_of
 
 
@@ -37,6 +37,11 @@ class Totals:
     def read(self) -> int:
         return self.landed + self.dead_lettered + self.filtered
 
+    @property
+    def listed(self) -> list[int]:
+        """As `Totals(*…)` takes it, for JSON."""
+        return [self.landed, self.dead_lettered, self.filtered]
+
     def plus(self, other: Totals) -> Totals:
         return Totals(
             self.landed + other.landed,
@@ -58,6 +63,8 @@ class TableMark:
 
     uuid: str
     batch: int
+    columns: tuple[str, ...] = ()
+    """All that rows were ever sent for, where the table gets columns by and by: one of them that is gone was dropped, or renamed."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class LedgerState:
     unique. Otherwise the topic's name."""
     tables: tuple[tuple[str, TableMark], ...] = ()
     """The tables of a fan-out that were ever committed to. A table that is its own ledger is not listed."""
+    lately: Totals = field(default_factory=Totals)
+    """Of the batches recorded last, one after the other, that were beyond the limit of dead letters: small ones add up, over restarts, too."""
 
     @property
     def identity(self) -> Identity:
@@ -153,12 +162,15 @@ def prepared(state: LedgerState, plan: Plan) -> LedgerState:
 
 
 def amended(state: LedgerState, plan: Plan) -> LedgerState:
-    """The same pending plan with a later deadline, and the next generation for blocks whose token is used up."""
+    """The same pending plan with a later deadline, and the next generation for blocks whose token is used up; or without the blocks that
+    were not ready in time."""
     return replace(state, version=state.version + 1, pending=plan)
 
 
-def recorded(state: LedgerState, totals: Totals, tables: Mapping[str, TableMark] | None = None) -> LedgerState:
-    """AFTER: the pending plan has landed; positions move to its ends and never backwards."""
+def recorded(
+    state: LedgerState, totals: Totals, tables: Mapping[str, TableMark] | None = None, lately: Totals | None = None
+) -> LedgerState:
+    """AFTER: the pending plan has landed; positions move to its ends and never backwards. Letters were counted before, as such."""
     if state.pending is None:
         raise ValueError("there is no pending plan to record")
     return replace(
@@ -166,9 +178,15 @@ def recorded(state: LedgerState, totals: Totals, tables: Mapping[str, TableMark]
         version=state.version + 1,
         positions=_moved(state, state.pending.ends()),
         pending=None,
-        totals=state.totals.plus(totals),
+        totals=state.totals.plus(_from_letters(state, totals) if state.pending.kind is Kind.LETTERS else totals),
         tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),
+        lately=state.lately if lately is None else lately,
     )
+
+
+def _from_letters(state: LedgerState, totals: Totals) -> Totals:
+    """What landed or was filtered of them is no dead letter any more. Letters that `accept-gap` made count were never counted."""
+    return replace(totals, dead_lettered=totals.dead_lettered - min(totals.read, state.totals.dead_lettered))
 
 
 def resolved(state: LedgerState, landed: Mapping[int, Totals], left: Plan | None) -> LedgerState:
@@ -219,6 +237,12 @@ def same(mine: LedgerState, seen: LedgerState | None) -> bool:
     if seen is None or seen.lineage != mine.lineage:
         return False
     return (seen.epoch, seen.owner, seen.version) == (mine.epoch, mine.owner, mine.version)
+
+
+def require_owner(mine: LedgerState, seen: LedgerState | None) -> None:
+    """Raises for a driver that is not the owner any more, before it changes what a newer one may have settled."""
+    if seen is None or (seen.epoch, seen.owner) != (mine.epoch, mine.owner):
+        raise fenced(mine, seen)
 
 
 def fenced(mine: LedgerState, seen: LedgerState | None) -> Fenced | LedgerUnreadable:

@@ -46,6 +46,8 @@ class Mark:
     """Their folder."""
     tops: Floors = ()
     """The last row that the table got in each partition: what shows, once snapshots have expired, that this commit is in it."""
+    commit: str = ""
+    """The id of the attempt that became this commit. Empty where the sink gives none."""
 
     @property
     def batch(self) -> int:
@@ -67,6 +69,10 @@ class TableView:
     @property
     def batch(self) -> int:
         return max(self.latest, self.mark.batch if self.mark is not None else 0)
+
+    def holds(self, batch: int) -> bool:
+        """Whether this was the last batch that it got."""
+        return self.mark is not None and self.mark.batch == batch
 
 
 class Verdict(str, Enum):
@@ -231,6 +237,7 @@ def adopted(fresh: LedgerState, views: Iterable[TableView]) -> LedgerState | Non
         positions=positions,
         batch=last.batch,
         totals=last.totals,
+        lately=last.lately,
         tables=tuple(sorted(known.items())),
     )
 

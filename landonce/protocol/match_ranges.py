@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.cases import Last, OnRewind, Origin, Phase, decide, resolved
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.ranges import NO_END, Partition, Range
-from landonce.protocol.source import Extent, SourceView, Start
+from landonce.protocol.source import Extent, SourceView, Start, StartAt
 
 MOST_BLOCKS = 64
 """In one job, unless there are more partitions: Spark decides row by row which block it belongs to."""
@@ -44,7 +45,7 @@ class Incoming:
             self.cluster_id, self.topic_ids, tuple((each, Extent(0, NO_END)) for each in sorted(self._partitions))
         )
 
-    def bound(self, state: LedgerState, start: Start) -> LedgerState:
+    def bound(self, state: LedgerState, start: Start | StartAt) -> LedgerState:
         """The ledger once it knows the cluster, the topics, and where partitions begin that are new to it."""
         del start
         known = state.committed()
@@ -103,6 +104,22 @@ def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRew
 def pieces_each(ranges: Sequence[Range]) -> int:
     """How many blocks of each partition go into one commit."""
     return max(1, MOST_BLOCKS // max(1, len(ranges)))
+
+
+def pieces(whole: Range, offsets: Sequence[int], position: int, pending: int, most: int) -> tuple[Range, ...]:
+    """A push that holds many rows, in parts of at most so many new ones each. `offsets` are those of its rows: a range may span billions.
+
+    `position`: what lies before it is delivered and counts for nothing. `pending`: where a pending block ends, which is not cut: it is
+    written again as it was, or not at all.
+    """
+    found, first = list[Range](), whole.first
+    at = bisect_left(offsets, max(position, whole.first))
+    while first < whole.end:
+        end = int(offsets[at + most]) if at + most < len(offsets) else whole.end
+        end = min(max(end, pending), whole.end)
+        found.append(Range(whole.partition, first, end))
+        at, first = bisect_left(offsets, end), end
+    return tuple(found)
 
 
 def cut(ranges: Sequence[Range], table: str, block_rows: int) -> tuple[Block, ...]:

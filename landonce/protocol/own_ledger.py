@@ -88,7 +88,7 @@ def _from_the_beginning(state: LedgerState) -> LedgerState:
     positions = tuple(
         (partition, replace(position, committed=position.first)) for partition, position in state.positions
     )
-    return replace(state, positions=positions, totals=Totals())
+    return replace(state, positions=positions, totals=Totals(), lately=Totals())
 
 
 def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:
@@ -138,7 +138,7 @@ def rollback_notice(view: OwnView) -> str:
     removed = sum(max(0, before[each] - now.get(each, 0)) for each in before)
     return (
         f"the table was rolled back from batch {last.batch} to batch {valid.batch}; "
-        f"the removed ranges ({removed} offsets) are delivered again."
+        f"the removed ranges (at most {removed} offsets) are delivered again."
     )
 
 

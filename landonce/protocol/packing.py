@@ -7,12 +7,12 @@ are exactly the ranges that were taken. Which cut is made is free, for the plan 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from landonce.protocol.blocks import Block
-from landonce.protocol.ranges import Range
+from landonce.protocol.ranges import Partition, Range
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,27 @@ def one_each(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block
         Block((Range(each.partition, each.first, min(each.end, each.first + limits.block_rows)),), table, number=number)
         for number, each in enumerate(sorted(ranges))
     )
+
+
+def ready_first(blocks: Sequence[Block], ready: Collection[int]) -> tuple[int, ...]:
+    """Those of the `ready` blocks (by index) that can land before the others: no partition has an earlier range in a block that is left.
+
+    So what is taken of each partition is the beginning of its ranges, as if the plan had been made with that from the first.
+    """
+    kept = set(ready)
+    while True:
+        begins: dict[Partition, int] = {}
+        for index, block in enumerate(blocks):
+            for each in block.ranges if index not in kept else ():
+                begins[each.partition] = min(each.first, begins.get(each.partition, each.first))
+        behind = {
+            index
+            for index in kept
+            if any(each.first > begins.get(each.partition, each.first) for each in blocks[index].ranges)
+        }
+        if not behind:
+            return tuple(sorted(kept))
+        kept -= behind
 
 
 def _even_size(total: int, limits: Limits) -> int:

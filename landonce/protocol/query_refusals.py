@@ -52,11 +52,11 @@ def settleable(plan: Plan, table: str) -> None:
 def pushed(plan: Plan, block: Block, key: str) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"block {key} ({block}) of batch {plan.batch} was pushed and no answer came, so nobody knows whether it "
-        "arrived. Its rows do not come again as they were: this batch does not contain all of them, or the query or "
-        "pyarrow was changed.",
+        "arrived. Its rows do not come again as they were: this batch does not contain all of them, or the query, the "
+        "columns or pyarrow were changed.",
         safe="It was not pushed again, and the position did not move. That attempt can no longer take effect.",
-        command="start the query as it was at the ledger's position (`starting_offsets`), with batches at least as large as before; or "
-        f"look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
+        command="bring its rows again as they were, from the ledger's position on and at least as many (a query: `starting_offsets`; a push: "
+        f"`position`); or look for the block in the target, then: landonce state settle {{file}} --block {key} --landed   (or --absent)",
     )
 
 
@@ -107,3 +107,8 @@ def went_wrong() -> errors.QueryRefused:
 def query(why: str, command: str = "", safe: str = "Nothing was written.") -> errors.QueryRefused:
     """A query that is not taken."""
     return errors.QueryRefused(f"the query cannot be delivered exactly once: {why}.", safe=safe, command=command)
+
+
+def push(why: str, command: str = "", safe: str = _UNTOUCHED) -> errors.PushRefused:
+    """Rows of a push that are not taken."""
+    return errors.PushRefused(f"the push cannot be delivered exactly once: {why}.", safe=safe, command=command)

@@ -6,7 +6,7 @@ good for sizing only. Records are counted, never computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 NO_END = 2**63 - 1
@@ -48,9 +48,31 @@ class Range:
         return self.first <= offset < self.end
 
 
+def without(whole: Range, gone: Iterable[Range]) -> tuple[Range, ...]:
+    """What is left of a range, in order."""
+    left: tuple[Range, ...] = (whole,)
+    for each in gone:
+        left = tuple(piece for old in left for piece in _without(old, each))
+    return left
+
+
+def _without(old: Range, gone: Range) -> tuple[Range, ...]:
+    if old.partition != gone.partition:
+        return (old,)
+    pieces = ((old.first, min(old.end, gone.first)), (max(old.first, gone.end), old.end))
+    return tuple(Range(old.partition, first, end) for first, end in pieces if first < end)
+
+
 def label_of(labels: Mapping[str, str], partition: Partition) -> str:
     """What the target's `_topic` holds for a partition: its own label (under `topic[number]`), or its topic's, or the name."""
     return labels.get(str(partition), labels.get(partition.topic, partition.topic))
+
+
+def generation_of(label: str) -> int:
+    """How often the topic of a label was bound again: 0 for its plain name. Later rows of a topic have the higher number."""
+    _, again, made = label.partition("@")
+    number = made.rpartition(".")[2] if "." in made else ""
+    return int(number) if number else int(bool(again))
 
 
 def topics_of(labels: Mapping[str, str]) -> dict[str, str]:

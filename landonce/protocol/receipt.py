@@ -1,15 +1,8 @@
-"""What a worker says of a block: its fate, a receipt for every record of it, and why records became dead letters. Pure.
-
-A reason says what is wrong with one record, so two records with the same fault may read differently: `… at character 17` and
-`… at character 230`. Their cause is the same text without the numbers.
-"""
+"""What a worker says of a block: its fate, and a receipt for every record of it. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
@@ -18,6 +11,7 @@ from landonce.errors import LandonceError, Unbalanced
 from landonce.protocol.blocks import Block
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition
+from landonce.protocol.reasons import Code, Counted, Reasons
 
 FileHandle = NewType("FileHandle", object)
 """What a sink's worker wrote for a table, and its driver's part commits. Nobody between them looks inside."""
@@ -49,23 +43,37 @@ class Receipt:
     """The files that were written, by table. They count once the driver has committed them."""
     tops: tuple[tuple[str, tuple[tuple[Partition, int], ...]], ...] = ()
     """The highest offset of the rows in these files, by table and partition."""
+    rows: tuple[tuple[str, int], ...] = ()
+    """How many rows landed, by table, where a block has several tables. A record may have a row in more than one."""
+    columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The columns that rows were sent for, by table, where tables get columns by and by."""
     latest: tuple[tuple[Partition, int], ...] = ()
     """The latest timestamp of a record in each partition, in milliseconds."""
+    without_column: tuple[str, ...] = ()
+    """Fields of records that no column takes, as far as they were noticed."""
 
     def to_json(self) -> str:
-        """The account alone, for a row of the ledger: no files, and nothing of timestamps."""
+        """The account alone, for a row of the ledger: no files, no timestamps, no notices."""
         fields = {name: getattr(self, name) for name in _COUNTS}
-        why = [(each.cause, each.records, each.example) for each in self.reasons]
+        why = [(each.cause, each.records, each.example, each.code) for each in self.reasons]
         return json.dumps(fields | ({"reasons": why} if why else {}), separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str) -> Receipt:
         fields = json.loads(text)
-        return Receipt(**{**fields, "reasons": tuple(Counted(*each) for each in fields.get("reasons", ()))})
+        why = (
+            Counted(cause, records, example, Code.of(*code))
+            for cause, records, example, *code in fields.get("reasons", ())
+        )
+        return Receipt(**{**fields, "reasons": tuple(why)})
 
     @property
     def balanced(self) -> bool:
         return self.read == self.landed + self.dead_lettered + self.filtered
+
+    @property
+    def rows_landed(self) -> int:
+        return sum(count for _, count in self.rows) if self.rows else self.landed
 
     @property
     def totals(self) -> Totals:
@@ -91,6 +99,8 @@ class Fate(str, Enum):
     """The target refused an insert that came after the deadline. That one wrote nothing."""
     TOKEN_USED_UP = "acknowledged and not there"  # noqa: S105
     """The target acknowledged the token, and the rows are not there: the token is worth nothing any more."""
+    SLOW = "slow"
+    """It was not ready when the commit timeout was over. Nothing of it counts, whatever its worker writes yet."""
     WAITING = "waiting"
     """A table must be made, or its schema must evolve, before the block can be written."""
     HALTED = "halted"
@@ -108,60 +118,3 @@ class BlockResult:
     why: str = ""
     wants: tuple[Want, ...] = ()
     """What must be done before a block that waits can be written."""
-
-
-_MOST = 20
-"""Causes that are counted apart. What refuses records may put anything into its reasons."""
-_KEPT = re.compile(r"('(?:[^'\\]|\\.)*'|`[^`]*`|\w+\(\d[\d, ]*\))")
-"""Names in quotes, and types with their digits."""
-_NUMBER = re.compile(r"(?<![\w.])[+-]?\d(?:[\d.,:]*\d)?")
-OTHERS = "other reasons"
-
-
-@dataclass(frozen=True)
-class Counted:
-    """How many records have a reason like this one."""
-
-    cause: str
-    records: int
-    example: str
-
-
-Reasons = tuple[Counted, ...]
-"""The most frequent first."""
-
-
-def cause_of(reason: str) -> str:
-    """The reason without the numbers of its record. Names and types are part of the cause."""
-    parts = _KEPT.split(reason)
-    return "".join(part if at % 2 else _NUMBER.sub("…", part) for at, part in enumerate(parts))
-
-
-def counted(reasons: Iterable[str]) -> Reasons:
-    """By cause."""
-    return merged(Counted(cause_of(reason), records, reason) for reason, records in Counter(reasons).items())
-
-
-def merged(reasons: Iterable[Counted]) -> Reasons:
-    """Those of several blocks, or batches. The least frequent become one where there are too many."""
-    found: dict[str, Counted] = {}
-    for each in reasons:
-        known = found.get(each.cause)
-        found[each.cause] = Counted(each.cause, (known.records if known else 0) + each.records, (known or each).example)
-    ordered = sorted(found.values(), key=lambda each: (each.cause == OTHERS, -each.records, each.cause))
-    if len(ordered) <= _MOST:
-        return tuple(ordered)
-    rest = ordered[_MOST - 1 :]
-    return (*ordered[: _MOST - 1], Counted(OTHERS, sum(each.records for each in rest), rest[0].example))
-
-
-def lines(reasons: Reasons, total: int) -> list[str]:
-    """For people: how many by which reason. `total` may hold letters whose reason only their file says."""
-    width = len(f"{max((each.records for each in reasons), default=0):,}")
-    counts = [f"  {each.records:>{width},} × {_shown(each)}" for each in reasons]
-    unknown = total - sum(each.records for each in reasons)
-    return counts + ([f"  {unknown:>{width},} × of an earlier start: their files say why"] if unknown > 0 else [])
-
-
-def _shown(each: Counted) -> str:
-    return each.cause if each.example == each.cause else f"{each.cause}, for example: {each.example}"

@@ -7,8 +7,14 @@ carries an older mark, and the ranges that are gone are planned again, for that 
     write     workers: files                              nothing is visible: files only count once they are committed
     open      tables: made, or their schema evolved       then look again, and write again: files of one batch have the columns of one
                                                           moment
+    rearm     ledger: the plan, cut to the blocks that     once the commit timeout is over: what was slow follows in the next plan
+              are ready
     commit    each table: files, position and epoch       if a table's mark moved: look again, and write again
     record    ledger: the position moves                  where the table is the ledger, the commit did that
+
+A plan is cut before anything of it is committed, by the driver that made it, and so that it holds the beginning of each partition's ranges,
+as a plan does that was made smaller. So no order changes, and whoever finds it pending has only to write it. The plan that follows is
+waited for, however slow its blocks are: each of them lands at the second time.
 
 Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position. So it is with the
 table of a user's own query. It is looked at for each of Spark's micro-batches: it may have been taken over, rolled back or changed since.
@@ -21,7 +27,17 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol import ledger as states
-from landonce.protocol.batch import Machine, Next, Policy, bind, change, do, go_on, unexpected
+from landonce.protocol.batch import (
+    Machine,
+    Next,
+    Policy,
+    bind,
+    change,
+    commit_or_recover,
+    do,
+    go_on,
+    unexpected,
+)
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.marks import (
@@ -36,11 +52,12 @@ from landonce.protocol.marks import (
 )
 from landonce.protocol.match_ranges import cut
 from landonce.protocol.own_ledger import rollback_refused
-from landonce.protocol.packing import take
+from landonce.protocol.packing import ready_first, take
 from landonce.protocol.ranges import Range
-from landonce.protocol.receipt import Receipt
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.settle import Mode
 from landonce.protocol.steps import CommitTables, Committed, LookAtTables, Looked, Moved, Reply, Step, Write
+from landonce.protocol.tolerance import CORRECT_AND_RUN
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,8 @@ class Snapshot(Policy):
     """The one table is the ledger."""
     follow: bool = True
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
+    in_parts: bool = False
+    """There is a commit timeout, after which blocks that are ready go ahead."""
 
     # A pending plan.
 
@@ -125,17 +144,57 @@ class Snapshot(Policy):
             return cut(ranges, self.target, self.block_rows)
         return super().blocks(machine, ranges)
 
+    def refuse_letters(self, machine: Machine) -> None:
+        """A table that is not in step would not get its rows, or would seem to hold them."""
+        for each in machine.tables or ():
+            if each.behind or each.floors:
+                raise errors.ReplayRefused(
+                    f"the table {each.view.table} is not in step with the ledger: it was rolled back, or the ledger was restored.",
+                    safe="Nothing was written.",
+                    command="landonce run {file} --once   (brings it in step), then the same command again",
+                )
+
     def next_batch(self, machine: Machine) -> int:
         """Batches are numbered past everything that any table ever carried, so that a later one has a higher number than an earlier one."""
         return max([machine.state.batch, *(each.view.batch for each in machine.tables or ())]) + 1
 
     def write(self, machine: Machine, mode: Mode) -> Next:
-        del mode
-        taking = _taking(machine)
-        return do(machine, Write(machine.pending, machine.unwritten, tables=taking, final=machine.opened))
+        if mode is Mode.FIRST:
+            machine = replace(machine, untried=self.in_parts and not machine.owes, owes=False)
+        if not machine.unwritten:
+            return commit_or_recover(machine)
+        taking, untried = _taking(machine), machine.untried
+        write = Write(machine.pending, machine.unwritten, tables=taking, final=machine.opened, in_parts=untried)
+        return do(machine, write)
+
+    def wrote(self, machine: Machine, results: tuple[BlockResult, ...]) -> Next:
+        """Where blocks were slow, what is ready goes ahead. The ledger says so first: a plan that is pending is written as it is there."""
+        plan, receipts = machine.pending, dict(machine.receipts)
+        ready = ready_first(plan.blocks, receipts) if any(each.fate is Fate.SLOW for each in results) else ()
+        if not ready:
+            return commit_or_recover(machine)
+        late = tuple(block.number for index, block in enumerate(plan.blocks) if index not in ready)
+        cut = replace(plan, blocks=tuple(plan.blocks[index] for index in ready), late=late)
+        kept = tuple((at, receipts[index]) for at, index in enumerate(ready))
+        machine = replace(machine, receipts=kept, untried=False, owes=True)
+        return change(machine, Step.REARM, states.amended(machine.state, cut))
 
     def after_open(self, machine: Machine, *, new_tables: bool) -> Next:
         return self.look(replace(machine, receipts=(), opened=not new_tables))
+
+    def keeps_nothing(self, machine: Machine) -> bool:
+        """A table that is its own ledger never holds a plan: there is nothing to give up."""
+        return not self.own_ledger and super().keeps_nothing(machine)
+
+    def once_corrected(self, machine: Machine) -> str:
+        """Files that are not committed are nothing, whatever they hold."""
+        if self.own_ledger or self.keeps_nothing(machine):
+            return CORRECT_AND_RUN
+        return self.once_changed
+
+    @property
+    def once_changed(self) -> str:
+        return CORRECT_AND_RUN if self.own_ledger else super().once_changed
 
     # Committing.
 
@@ -144,7 +203,7 @@ class Snapshot(Policy):
 
     def after_commit(self, machine: Machine, reply: Reply) -> Next:
         if isinstance(reply, Moved):
-            return self.look(replace(machine, receipts=(), opened=False, tables=None))
+            return self.look(replace(machine, receipts=(), opened=False, tables=None, untried=False))
         if not isinstance(reply, Committed):
             raise unexpected(machine, reply)
         machine = replace(machine, tables=_refreshed(machine.tables or (), reply.views))
@@ -153,11 +212,12 @@ class Snapshot(Policy):
     def recorded(self, machine: Machine) -> LedgerState:
         """What was delivered again was counted when it was delivered first."""
         totals = machine.totals if machine.pending.kind is not Kind.REPLAY else Totals()
-        return states.recorded(machine.state, totals, learnt(machine.state, machine.pending, machine.tables or ()))
+        tables = learnt(machine.state, machine.pending, machine.tables or ())
+        return states.recorded(machine.state, totals, tables, machine.lately)
 
     def forget(self, machine: Machine) -> Machine:
         tables = tuple(status_of(machine.state, each.view) for each in machine.tables or ())
-        return replace(super().forget(machine), tables=tables)
+        return replace(super().forget(machine), tables=tables, untried=False)
 
 
 def _first_binding(machine: Machine, looked: Looked) -> LedgerState:

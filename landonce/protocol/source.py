@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import Enum
 
 from landonce import errors
@@ -20,6 +21,22 @@ class Start(str, Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class StartAt:
+    """As `Start`, at a place that the brokers are asked for (`protocol.start`): one of the three."""
+
+    timestamp: int | None = None
+    """Milliseconds since 1970."""
+    offsets: tuple[tuple[Partition, int], ...] = ()
+    group: str = ""
+
+    def __str__(self) -> str:
+        if self.timestamp is not None:
+            moment = datetime.fromtimestamp(self.timestamp / 1000, timezone.utc)
+            return f"timestamp {moment.isoformat().replace('+00:00', 'Z')}"
+        return f"group {self.group}" if self.group else "offsets"
 
 
 @dataclass(frozen=True)
@@ -37,13 +54,15 @@ class SourceView:
     cluster_id: str
     topic_ids: tuple[tuple[str, str], ...]
     extents: tuple[tuple[Partition, Extent], ...]
+    begins: tuple[tuple[Partition, int], ...] = ()
+    """For a ledger that is new, and a `StartAt`: where each partition begins."""
 
     @property
     def view(self) -> SourceView:
         """What can be read."""
         return self
 
-    def bound(self, state: LedgerState, start: Start) -> LedgerState:
+    def bound(self, state: LedgerState, start: Start | StartAt) -> LedgerState:
         """The ledger, tied to this cluster and these topics. Raises the named error that says why it cannot be."""
         binding = bind(state, self, start)
         return states.bound(state, binding.cluster_id, binding.topic_ids, binding.added)
@@ -67,7 +86,7 @@ class Binding:
     added: Mapping[Partition, int]
 
 
-def bind(ledger: LedgerState, view: SourceView, start: Start) -> Binding:
+def bind(ledger: LedgerState, view: SourceView, start: Start | StartAt) -> Binding:
     """Ties the ledger to this cluster and these topics, or raises the named error that says why it cannot.
 
     Committed offsets that retention has eaten, a topic that was created again and a partition that is gone are all found
@@ -82,10 +101,10 @@ def bind(ledger: LedgerState, view: SourceView, start: Start) -> Binding:
     for partition, committed in ledger.committed().items():
         if partition.topic in topic_ids:
             _still_there(partition, max(committed, pending.get(partition, 0)), committed, extents, bool(ledger.pending))
-    known = ledger.committed()
-    latest = start is Start.LATEST and ledger.fresh
+    known, begins = ledger.committed(), dict(view.begins)
+    latest, chosen = (ledger.fresh and start is Start.LATEST), (ledger.fresh and isinstance(start, StartAt))
     added = {
-        partition: extent.stable_end if latest else extent.start
+        partition: begins[partition] if chosen else extent.stable_end if latest else extent.start
         for partition, extent in extents.items()
         if partition not in known
     }

@@ -28,6 +28,7 @@ from enum import Enum
 from landonce.protocol.block_rows import PushRows
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.letters import LetterBatch
 from landonce.protocol.marks import TableStatus, TableView
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.packing import Limits
@@ -89,6 +90,8 @@ class Surveyed:
     """Somebody asked the driver to finish."""
     look: bool = False
     """It is time to look at the tables again, though nothing was committed to them."""
+    letters: LetterBatch | None = None
+    """Dead letters that are to land next, where the run is for these."""
 
     def patient(self) -> Surveyed:
         """What came too late gets twice the time: with the same deadline again it might be late for ever."""
@@ -196,6 +199,9 @@ class Write:
     """The tables that take part, where tables commit atomically. Others get no rows."""
     final: bool = False
     """Tables were made and columns added already: what does not fit now waits no more."""
+    in_parts: bool = False
+    """Once the commit timeout is over, blocks that are ready may go ahead. The others are `SLOW`, as soon as what is ready holds the
+    beginning of each partition that it holds anything of (`packing.ready_first`)."""
     step = Step.WRITE
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from landonce import errors
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import NO_END, Partition, Range
-from landonce.protocol.source import Extent, SourceView, Start
+from landonce.protocol.source import Extent, SourceView, Start, StartAt
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,15 @@ class TargetView:
 
 
 def ahead(
-    ledger: LedgerState, target: TargetView, source: SourceView, start: Start, *, unbound: bool = False
+    ledger: LedgerState, target: TargetView, source: SourceView, start: Start | StartAt, *, unbound: bool = False
 ) -> tuple[Range, ...]:
     """The ranges that the target holds though the ledger does not know: a stale, lost or foreign ledger.
 
     They can be reconciled exactly by reading them again and comparing, which takes that Kafka still has them. A new
     ledger that would begin at the latest offsets is refused where the target holds anything of the topics: nobody knows
     where the old one stood, not even in a partition of which the target holds nothing. One that was never bound is
-    refused where the topic begins behind what the target holds: what was deleted in between may never have landed.
+    refused where the topic begins behind what the target holds: what was deleted in between may never have landed. One that
+    begins in the middle of the topic is refused where the target holds anything below that (`below_start`).
     """
     extents = dict(source.extents)
     committed = ledger.committed()
@@ -35,7 +36,7 @@ def ahead(
     ranges = []
     for partition, end in target.ends:
         position = committed.get(partition)
-        if unbound and position is not None and end < position:
+        if unbound and position is not None and end < position and not isinstance(start, StartAt):
             raise _gap_behind(partition, end, position)
         if position is None or end <= position:
             continue
@@ -80,6 +81,26 @@ def _gap_behind(partition: Partition, end: int, start: int) -> errors.TargetAhea
         safe="Nothing was written. The ledger was probably lost.",
         command="landonce state accept-gap {file}",
     )
+
+
+def below_start(ledger: LedgerState, target: TargetView, start: Start | StartAt) -> tuple[Range, ...]:
+    """For a ledger that was never bound: what the target must hold nothing of, if it holds anything of the topics. A ledger that was
+    lost may have begun earlier, and left holes there that nobody would fill."""
+    if not isinstance(start, StartAt) or not target.ends:
+        return ()
+    return tuple(Range(partition, 0, at) for partition, at in ledger.committed().items() if at > 0)
+
+
+def refuse_below_start(rows: int, start: Start | StartAt) -> None:
+    """`rows`: what the target holds of `below_start`."""
+    if rows:
+        raise errors.TargetAhead(
+            f"the ledger is new and would start at {start}, but the target already holds {rows} records of this pipeline's topics "
+            "from before that. What is missing among them would never be delivered.",
+            safe="Nothing was written. The ledger was probably lost.",
+            command="set `start: earliest` in {file}: landonce recognises what the target holds and does not write it "
+            "again. If another pipeline wrote these records, use another table",
+        )
 
 
 def above(ranges: Iterable[Range]) -> tuple[Range, ...]:

@@ -20,6 +20,8 @@ from landonce.sinks.contract import COORDINATES
 
 KAFKAS = ("topic", "partition", "offset")
 """The coordinates as Spark's Kafka source calls them."""
+_TIMESTAMP = "timestamp"
+"""The same of a record's timestamp."""
 _ROW_WISE = {
     "Project",
     "Filter",
@@ -215,3 +217,35 @@ def _made_from(plan: Any, at: int, wanted: _Wanted) -> bool:
         if needed[0] not in below:
             return True
     return any(_made_from(children[0], below[each], wanted) for each in needed if each in below)
+
+
+def kept_timestamp(query: Any, batch: Any, columns: Sequence[str]) -> str:
+    """The column of a micro-batch's rows that is Kafka's own timestamp, unchanged; empty where there is none. One that is computed says
+    nothing of when a record was produced, and one of a function in Python is not taken at its word."""
+
+    def of_kafka(leaf: Any, at: int) -> bool:
+        return bool(leaf.nodeName() == KAFKA_SCAN and leaf.output().apply(at).name() == _TIMESTAMP)
+
+    def of_query(leaf: Any, at: int) -> bool:
+        return bool(leaf.nodeName() == _BATCH and _carried(query, at, of_kafka))
+
+    return next((name for at, name in enumerate(columns) if _carried(batch, at, of_query)), "")
+
+
+def _carried(plan: Any, at: int, wanted: _Wanted) -> bool:
+    """Whether a column of a plan, by its place, is one that is wanted, passed on as it is."""
+    children = list(elements(plan.children()))
+    if not children:
+        return wanted(plan, at)
+    if plan.nodeName() == "Union":
+        return all(_carried(child, at, wanted) for child in children)
+    if len(children) > 1:
+        return False
+    column = plan.projectList().apply(at) if plan.nodeName() == "Project" else plan.output().apply(at)
+    if column.nodeName() == "Alias":
+        column = column.child()
+    if column.nodeName() != "AttributeReference":
+        return False
+    below = {id_of(each): place for place, each in enumerate(elements(children[0].output()))}
+    place = below.get(id_of(column))
+    return place is not None and _carried(children[0], place, wanted)

@@ -9,7 +9,6 @@ query that went back or is cut otherwise can neither duplicate nor lose a record
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -24,43 +23,24 @@ from pyspark.sql import DataFrame
 
 from landonce import errors
 from landonce.config.dedup import Dedup
-from landonce.config.model import pipeline_name
 from landonce.config.secrets import redact
 from landonce.engine.driver import Driver
-from landonce.engine.observe import Observer, Silent
+from landonce.engine.observe import Observer
+from landonce.engine.outside import LedgerChoice, Logged, NamedSink, named_sink, refuse_mistakes, sound_name
 from landonce.jvm import spark_errors
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.match_ranges import Incoming, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition
-from landonce.query.assemble import (
-    LedgerChoice,
-    QueryDrivers,
-    QuerySink,
-    Settings,
-    check_ledger,
-    check_sink,
-    make_drivers,
-    named_sink,
-)
-from landonce.query.examine import examine, fingerprint, keeps_coordinates, shape_of
+from landonce.query.assemble import QueryDrivers, Settings, make_drivers
+from landonce.query.examine import examine, fingerprint, keeps_coordinates, kept_timestamp, shape_of
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.read.kafka.broker import Broker
 
-_MOST_ROWS = 1_000_000
-_log = logging.getLogger("landonce")
-
-
-class _Logged(Silent):
-    """Trouble that landonce deals with by itself goes to Python's log."""
-
-    def trouble(self, what: str) -> None:
-        _log.warning("%s", redact(what))
-
 
 def exactly_once(
-    sink: QuerySink,
+    sink: NamedSink,
     ledger: LedgerChoice = None,
     *,
     name: str | None = None,
@@ -73,20 +53,15 @@ def exactly_once(
     """A function for `writeStream.foreachBatch` that lands every record of the query once.
 
     `sink`: `landonce.clickhouse(…)`, `landonce.iceberg(…)`, `landonce.sql(…)`, `landonce.wrap(…)`, or another package's sink. `ledger`:
-    where the position is kept, `"sqlite:///path"` or a PostgreSQL URL; tables that commit atomically and databases keep their own. `name`: what the position is kept
-    under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many
+    where the position is kept, `"sqlite:///path"`, a PostgreSQL URL, or a mapping as in a pipeline file; tables that commit atomically and
+    databases keep their own. `name`: what the position is kept under; without it, the query's own name. `on_rewind`: what becomes of ranges that were delivered long ago. `block_rows`: how many
     offsets of a partition are written as one unit. `stall`: for how many seconds something may be away before the query ends with an error.
     `dedup`: as in a pipeline file, `{"key": ["id"], "ttl": "60d"}`: of rows with the same key, the first one lands.
     """
     if name is not None:
-        _sound(name)
-    if not 0 < block_rows <= _MOST_ROWS:
-        raise errors.ConfigError(f"block_rows: between 1 and {_MOST_ROWS}, not {block_rows}.")
-    check_sink(sink)
-    if on_rewind not in ("drop", "error"):
-        raise errors.ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
-    check_ledger(sink, ledger)
-    settings = Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or _Logged(), _dedup(dedup))
+        sound_name(name)
+    refuse_mistakes(sink, ledger, on_rewind, block_rows)
+    settings = Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or Logged(), dedup=_dedup(dedup))
     if settings.dedup is not None:
         settings.store_place("query")
     return ExactlyOnce(settings, name)
@@ -101,7 +76,11 @@ def _dedup(given: Mapping[str, Any] | None) -> Dedup | None:
         found = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, ("dedup", *found["loc"])))
         raise errors.ConfigError(redact(f"{where}: {found['msg'].removeprefix('Value error, ')}.")) from None
-    if any(part.field is None for key in (made.key, *(made.rules or {}).values()) for part in key or ()):
+    if made.marked:
+        raise errors.ConfigError("dedup: the rows of a query have no schema that marks a key; name its columns.")
+    if made.copies == "keep":
+        raise errors.ConfigError("dedup: copies are kept for pipeline files only; a query counts them.")
+    if any(part.field is None for key in made.keys.values() for part in key):
         raise errors.ConfigError(
             "dedup: the rows of a query have no Kafka key and no headers; select them as columns, and name those."
         )
@@ -233,6 +212,9 @@ class ExactlyOnce:
         rows, shape = with_coordinates(batch), shape_of(analyzed)
         if self._run is None or self._run.batch_shape != shape:
             keeps_coordinates(query.plan, analyzed, batch.columns)
+            timestamp = kept_timestamp(query.plan, analyzed, batch.columns)
+        else:
+            timestamp = self._run.drivers.workers.timestamp
         run = self._entered(query, rows)
         run.batch_shape = shape
         key = (query.run, run.driver.pipeline, self._settings.place)
@@ -247,6 +229,7 @@ class ExactlyOnce:
         several = performer.reads_again(incoming.ranges)
         workers = run.drivers.workers
         workers.incoming, workers.frame = incoming, rows.persist() if several else rows
+        workers.timestamp = timestamp
         try:
             run.drivers.run()
         finally:
@@ -306,7 +289,4 @@ def _sound(name: str | None) -> str:
             "name: the position is kept under a name, and neither `exactly_once` nor the query has one.",
             command='exactly_once(…, name="clicks"), or writeStream.queryName("clicks")',
         )
-    try:
-        return pipeline_name(name)
-    except ValueError as error:
-        raise errors.ConfigError(f"name: {error}.") from None
+    return sound_name(name)

@@ -29,6 +29,7 @@ from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.ranges import Partition, Range, label_of
 from landonce.protocol.receipt import BlockResult
 from landonce.query.examine import coordinates_of
+from landonce.read.schema.ddl import quoted
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.worker import ExchangingRecipe, Recipe, T, failed
 
@@ -49,21 +50,25 @@ def with_coordinates(frame: DataFrame) -> DataFrame:
 
 @dataclass
 class QueryWorkers:
-    """Has blocks written whose rows a query brings. `incoming` and `frame` are those of the micro-batch in hand."""
+    """Has blocks written whose rows a query brings. `incoming`, `frame` and `timestamp` are those of the micro-batch in hand."""
 
     incoming: Incoming | None = None
     frame: DataFrame | None = None
+    timestamp: str = ""
+    """The column that is the timestamp of each row's record. Empty where the query does not keep it."""
 
     def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
         if self.incoming is None or self.frame is None:
             raise ValueError("there is no micro-batch in hand")
-        results = write(self.frame, self.incoming.ranges, recipe, tasks)
+        results = write(self.frame, self.incoming.ranges, recipe, tasks, self.timestamp)
         if isinstance(recipe, ExchangingRecipe):
             return exchange.join(self.frame.sparkSession.sparkContext, recipe, tasks, results)
         return results
 
 
-def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
+def write(
+    frame: DataFrame, ranges: Sequence[Range], recipe: Recipe[T], tasks: Sequence[T], timestamp: str = ""
+) -> tuple[BlockResult, ...]:
     """One Spark job. `ranges` are those of the whole batch; each task's block has one range, inside one of them."""
     listed = tuple(tasks)
     session = frame.sparkSession
@@ -75,7 +80,7 @@ def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe[T], tasks: S
     placed = asked.unionByName(marks, allowMissingColumns=True).repartition(
         len(listed), place(sql.col(BLOCK), len(listed))
     )
-    landing = placed.mapInArrow(_landing(recipe, listed), StructType().add("result", "binary"))
+    landing = placed.mapInArrow(_landing(recipe, listed, timestamp), StructType().add("result", "binary"))
     try:
         rows = landing.collect()
     except Exception as error:
@@ -85,7 +90,9 @@ def write(frame: DataFrame, ranges: Sequence[Range], recipe: Recipe[T], tasks: S
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
 
-def _landing(recipe: Recipe[T], tasks: tuple[T, ...]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _landing(
+    recipe: Recipe[T], tasks: tuple[T, ...], timestamp: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = list(batches)
         if not given:
@@ -94,19 +101,26 @@ def _landing(recipe: Recipe[T], tasks: tuple[T, ...]) -> Callable[[Iterable[pa.R
         for at in sorted(pc.unique(table.column(BLOCK)).to_pylist()):
             rows = table.filter(pc.equal(table.column(BLOCK), at))
             rows = rows.filter(pc.is_null(rows.column(MARK))).drop_columns([BLOCK, MARK])
-            result = pickle.dumps(_landed(recipe, tasks[at], rows))
+            result = pickle.dumps(_landed(recipe, tasks[at], rows, timestamp))
             yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
         forget_zips()
 
     return work
 
 
-def _landed(recipe: Recipe[T], task: T, rows: pa.Table) -> BlockResult:
+def _landed(recipe: Recipe[T], task: T, rows: pa.Table, timestamp: str) -> BlockResult:
     """Whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
     try:
-        return write_rows(recipe.worker(task), task, ordered(rows, dict(task.labels)))
+        latest = latest_of(rows, timestamp, task.block.ranges[0].partition)
+        return write_rows(recipe.worker(task), task, ordered(rows, dict(task.labels)), latest)
     except Exception as error:
         return failed(task, error)
+
+
+def latest_of(rows: pa.Table, timestamp: str, partition: Partition) -> tuple[tuple[Partition, int], ...]:
+    """The latest timestamp of these rows of one partition, in milliseconds, where the query keeps it."""
+    moment = pc.max(rows.column(timestamp).cast(pa.int64())).as_py() if timestamp else None
+    return ((partition, moment // 1000),) if moment is not None else ()
 
 
 def ordered(rows: pa.Table, labels: dict[str, str]) -> pa.Table:
@@ -134,7 +148,7 @@ def _stray(coordinates: str) -> Exception:
 
 
 def _column(name: str) -> Column:
-    return sql.col("`" + name.replace("`", "``") + "`")
+    return sql.col(quoted(name))
 
 
 # Which block a row belongs to, and which task a block: expressions that Spark evaluates for every row. They look up in arrays, by the number

@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from landonce.errors import BlockTooLarge
 from landonce.protocol.ranges import Partition, Range, label_of, topics_of
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.decoding import Decode
 from landonce.read.formats import Decoded, Format, Indexes
 from landonce.read.formats.json.decode import Json
 from landonce.read.kafka.records import Record, Records, RecordSource
-from landonce.read.route import Routing, Rule, route_values, routes
+from landonce.read.route import Routing, Rule, no_table_for, of_topic, route_values, routes, routes_by_topic
 from landonce.read.rows import (
     COORDINATES,
     NO_ROWS,
@@ -42,7 +43,7 @@ _SPARE = 8
 
 @dataclass(frozen=True)
 class Rejected:
-    """A record that cannot land, its coordinates, and the reason."""
+    """A record that cannot land, its coordinates, and the reason: a `Reason`, or words of a plug-in without a code."""
 
     partition: Partition
     offset: int
@@ -58,6 +59,7 @@ class ReadAccount:
     rejected: tuple[Rejected, ...] = ()
     latest: tuple[tuple[Partition, int], ...] = ()
     filtered: int = 0
+    without_column: tuple[str, ...] = ()
 
 
 @dataclass
@@ -85,11 +87,14 @@ class ReadBlock:
     """Records that a table already holds, counted once for each such table."""
     shared: int = 0
     """How often a record goes to a further table after its first one."""
+    without_column: set[str] = field(default_factory=set)
+    """Fields of records that no column of their table takes, as far as they were noticed."""
 
     @property
     def account(self) -> ReadAccount:
         latest = tuple(sorted(self.latest.items()))
-        return ReadAccount(self.read, self.bytes_read, tuple(self.rejected), latest, self.filtered)
+        unplaced = tuple(sorted(self.without_column))
+        return ReadAccount(self.read, self.bytes_read, tuple(self.rejected), latest, self.filtered, unplaced)
 
     def rows(self, table: str) -> pa.Table:
         """A table's rows in (topic, partition, offset) order."""
@@ -192,14 +197,16 @@ class Reader:
             values, messages = records.values.take(pa.array(indexes)), [records.messages[at] for at in indexes]
         if self.payloads:
             block.payloads.setdefault(table, []).append(values)
-        return self.decoders[table](values, messages), indexes
+        rows = self.decoders[table](values, messages)
+        block.without_column.update(rows.without_column)
+        return rows, indexes
 
     def _account(
         self,
         records: Records,
         label: str,
         decoded: Mapping[str, tuple[Decoded, Indexes]],
-        bad: dict[int, str],
+        bad: dict[int, Reason],
         elsewhere: Sequence[Indexes],
         block: ReadBlock,
     ) -> None:
@@ -218,15 +225,19 @@ class Reader:
 
     def _route(
         self, records: Records, block: ReadBlock
-    ) -> tuple[dict[str, Indexes | None], dict[int, str], list[Indexes]]:
+    ) -> tuple[dict[str, Indexes | None], dict[int, Reason], list[Indexes]]:
         """Records by table, by their index; None for all of them. Those that have no table, with the reason. And those that go
         to tables which take no part."""
         elsewhere: list[Indexes] = []
-        if self.routing.field is None:
-            names = [rule.table for rule in self.routing.rules]
+        routing = of_topic(self.routing, records.partition.topic)
+        if routing is None:
+            return {}, dict.fromkeys(range(len(records.values)), no_table_for(records.partition.topic)), elsewhere
+        names = routing.static
+        if routing.field is None and all(name in self.decoders or name in self.others for name in names):
             elsewhere += [np.arange(len(records.values)) for name in names if name in self.others]
             return {name: None for name in names if name in self.decoders}, {}, elsewhere
-        found = routes(self.routing, route_values(records.values, self.routing.field, self.format))
+        by = routing.field
+        found = routes(routing, records.values if by is None else route_values(records.values, by, self.format))
         bad = {each.index: each.reason for each in found.rejects}
         routed: dict[str, Indexes | None] = {}
         for table, rows in found.tables.items():
@@ -239,8 +250,11 @@ class Reader:
                 sample = block.missing.setdefault(table, [])
                 sample += [records.values[at].as_py() or b"" for at in indexes[: _SAMPLE - len(sample)]]
             else:
-                bad.update({int(at): self.absent.get(table, f"there is no table {table}") for at in indexes})
+                bad.update(dict.fromkeys(indexes.tolist(), self._no_table(table)))
         return routed, bad, elsewhere
+
+    def _no_table(self, table: str) -> Reason:
+        return Reason(self.absent.get(table, f"there is no table {table}"), Code.NO_TABLE)
 
     def _floor(self, table: str, partition: Partition) -> int:
         return self.floors.get(table, {}).get(partition, 0)
@@ -250,7 +264,7 @@ class Reader:
         table: str,
         rows: pa.Table,
         places: Indexes,
-        bad: Mapping[int, str],
+        bad: Collection[int],
         records: Records,
         label: str,
         block: ReadBlock,
@@ -275,8 +289,8 @@ class Reader:
     def sort(self, rows: pa.Table, account: ReadAccount, labels: Mapping[str, str]) -> ReadBlock:
         """Routes rows of a transform or a query (with coordinates, in order) by a column, and fits them to each table."""
         block = ReadBlock(read=account.read, filtered=account.filtered, bytes_read=account.bytes_read)
-        block.latest = dict(account.latest)
-        found, bad, elsewhere = self._route_rows(rows, block)
+        block.latest, block.without_column = dict(account.latest), set(account.without_column)
+        found, bad, elsewhere = self._route_rows(rows, labels, block)
         fitted = {}
         for table, indexes in found.items():
             fitted[table] = self.fits[table](rows if len(indexes) == rows.num_rows else rows.take(pa.array(indexes)))
@@ -293,27 +307,36 @@ class Reader:
                 block.keep(table, kept, highest_offsets(kept, topics_of(labels)) if self.marks else {})
         return block
 
-    def _route_rows(self, rows: pa.Table, block: ReadBlock) -> tuple[dict[str, Indexes], dict[int, str], list[Indexes]]:
+    def _route_rows(
+        self, rows: pa.Table, labels: Mapping[str, str], block: ReadBlock
+    ) -> tuple[dict[str, Indexes], dict[int, Reason], list[Indexes]]:
         """Like `_route`, for rows."""
         by = self.routing.field
-        found = routes(self.routing, rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows))
+        values = rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows)
+        found = routes_by_topic(self.routing, values, _topics(rows, labels) if self.routing.by_topic else values)
         bad = {each.index: each.reason for each in found.rejects}
         routed = {table: np.asarray(each.to_numpy(), np.int64) for table, each in found.tables.items()}
         for table in routed.keys() - self.fits.keys() - self.others:
             if self.asking and table not in self.absent:
                 block.missing[table] = []
             else:
-                reason = self.absent.get(table, f"there is no table {table}")
-                bad.update({int(at): reason for at in routed[table]})
+                bad.update(dict.fromkeys(routed[table].tolist(), self._no_table(table)))
         taken = {table: indexes for table, indexes in routed.items() if table in self.fits}
         return taken, bad, [indexes for table, indexes in routed.items() if table in self.others]
 
 
-def rejected_row(labels: Mapping[str, str], rows: pa.Table, at: int, reason: str) -> Rejected:
+def rejected_row(labels: Mapping[str, str], rows: pa.Table, at: int, reason: Reason) -> Rejected:
     """The rejected record of a row that a table does not take."""
     topics = topics_of(labels)
     label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
     return Rejected(Partition(topics.get(label, label), number), offset, reason)
+
+
+def _topics(rows: pa.Table, labels: Mapping[str, str]) -> pa.Array:
+    """The topic of each row, by its own name."""
+    encoded = rows.column("_topic").combine_chunks().cast(pa.string()).dictionary_encode()
+    names = topics_of(labels)
+    return pa.array([names.get(label, label) for label in encoded.dictionary.to_pylist()]).take(encoded.indices)
 
 
 def _place(part: pa.Table) -> tuple[str, int, int]:

@@ -11,15 +11,19 @@ There are four modes:
 Every change must hold its identity, in fields that are not null. A deletion needs nothing else: its other columns
 become null, whatever the record holds. Every other change must be a whole row.
 
-An envelope is decoded as one nested record. Single values keep the wire types of Arrow's JSON reader (see `columns`), and
-get the table's types only after the right image was chosen: the one before a deletion, the one after any other change.
+An envelope is decoded as one nested record, by any format that has nested fields. In JSON, single values keep the wire types
+of Arrow's JSON reader (see `columns`), and get the table's types only after the right image was chosen: the one before a
+deletion, the one after any other change. Other formats give the table's types at once, and so do conversions (`convert: fit`).
 Records are read one by one only after an error.
+
+Conversions apply to rows, and to the keys of tombstones where JSON or lines write them: both name the same identity.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +34,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.formats import Collected, Decoded, Indexes, Reject
-from landonce.read.formats.json.columns import Fault, Mask, cast_or_null, fit, mask_of, settle, unless, wire_type
-from landonce.read.formats.json.decode import MAX_RECORD_BYTES, JsonDecoder
+from landonce.protocol.reasons import Code, Reason, missing
+from landonce.read.convert.decode import STRICT, Conversions, fitted
+from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, Reject
+from landonce.read.formats.json.columns import (
+    Fault,
+    Mask,
+    cast_or_null,
+    fit,
+    mask_of,
+    not_valid,
+    settle,
+    unless,
+    wire_type,
+)
+from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
 from landonce.read.schema.fields import JSON, Field, Names, Path, Schema, landed, spelled
 
 OPERATION = "_op"
@@ -65,6 +81,8 @@ class Changes:
     insert: tuple[str, ...] = ("c", "r", "i", "I", "insert", "INSERT")
     update: tuple[str, ...] = ("u", "U", "update", "UPDATE")
     delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
+    before: bool = False
+    """Whether rows come with the row before the change, in the column `_before` (see `read.before`)."""
 
     def __post_init__(self) -> None:
         names = [*self.insert, *self.update, *self.delete]
@@ -88,16 +106,26 @@ class ChangeDecoder:
     """Decodes arrays of record values with their keys; keep one per worker."""
 
     def __init__(
-        self, schema: Schema, identity: tuple[str, ...], how: Changes, *, max_record_bytes: int = MAX_RECORD_BYTES
+        self,
+        schema: Schema,
+        identity: tuple[str, ...],
+        how: Changes,
+        values: Format | None = None,
+        keys: Format | None = None,
+        convert: Conversions = STRICT,
+        *,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        _check(schema, identity, how)
+        """`values` and `keys`: their formats; JSON, if nothing else is said."""
+        format_ = values or Json()
+        _check(schema, identity, how, format_)
         self._fields, self._identity, self._words = schema.fields, identity, how.words()
         keyed = tuple(replace(each, required=True) for each in schema.fields if each.name in identity)
         bare = replace(schema, fields=keyed)
         kind: type[_Nested | Plain] = {"debezium": Debezium, "dms": Dms}.get(how.mode, Plain)
-        self._whole = kind(schema, identity, self._words, max_record_bytes)
-        self._bare = kind(bare, identity, self._words, max_record_bytes)
-        self._keys = KeyDecoder(bare, max_record_bytes) if how.mode in ("upsert", "operation") else None
+        self._whole = kind(schema, identity, self._words, format_, convert, max_record_bytes)
+        self._bare = kind(bare, identity, self._words, format_, convert, max_record_bytes)
+        self._keys = key_decoder(bare, keys or Json(), convert, max_record_bytes) if kind is Plain else None
         self._filters_tombstones = how.mode == "debezium"
         rows = [pa.field(each.name, landed(each.type), nullable=each.name not in identity) for each in schema.fields]
         self.arrow = pa.schema([pa.field(OPERATION, pa.string(), nullable=False), *rows])
@@ -167,24 +195,36 @@ class ChangeDecoder:
             columns = [column.filter(pa.array(kept)) for column in columns]
         found.keep(rows[images.kept[kept]], columns)
 
-    def _reasons(self, images: Images) -> dict[int, str]:
+    def _reasons(self, images: Images) -> dict[int, Reason]:
         """Why rows cannot land: for each of them the most serious reason."""
-        reasons: dict[int, str] = {}
+        reasons: dict[int, Reason] = {}
         if self._words is not None:
-            _note(reasons, images.operations.is_null(), f"no known operation in {self._words.where!r}")
+            _note(
+                reasons,
+                images.operations.is_null(),
+                _unclear(f"no known operation in {self._words.where!r}", self._words.where),
+            )
         for name, fault in images.faults:
             _note(reasons, pa.array(fault.rows), fault.reason(name))
         lives = pc.not_equal(images.operations, DELETE)
         for each, column in zip(self._fields, images.columns, strict=True):
             if column.null_count and each.name in self._identity:
-                _note(reasons, column.is_null(), f"missing identity field {each.name!r}")
+                _note(reasons, column.is_null(), missing(each.name).reworded(f"missing identity field {each.name!r}"))
             elif column.null_count and each.required:
-                _note(reasons, pc.and_(column.is_null(), lives), f"missing required field {each.name!r}")
+                _note(reasons, pc.and_(column.is_null(), lives), missing(each.name))
         return reasons
 
 
-def _check(schema: Schema, identity: tuple[str, ...], how: Changes) -> None:
+def _check(schema: Schema, identity: tuple[str, ...], how: Changes, format_: Format) -> None:
     fields = schema.by_name()
+    if not format_.has_fields:
+        raise ValueError("records of the formats raw and string have no fields, and cannot say what changed")
+    if how.mode == "dms" and format_.written != JSON:
+        raise ValueError("AWS DMS writes its records as JSON: `changes: dms` takes no other format")
+    if how.mode == "debezium" and format_.written == pa.string():
+        raise ValueError(
+            "lines of CSV or TSV hold no `before` and `after`: `changes: debezium` takes JSON, Avro and Protobuf"
+        )
     if not identity or len(set(identity)) < len(identity):
         raise ValueError("an identity needs at least one field, and each of its fields once")
     for name in identity:
@@ -222,12 +262,21 @@ class Images:
 class Plain:
     """The record is the row. Without `words` every record is an update."""
 
-    def __init__(self, schema: Schema, identity: tuple[str, ...], words: Words | None, max_record_bytes: int) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        identity: tuple[str, ...],
+        words: Words | None,
+        format_: Format,
+        convert: Conversions,
+        max_record_bytes: int,
+    ) -> None:
         self._fields, self._identity, self._words = schema.fields, identity, words
         fields = tuple(replace(each, required=False) for each in schema.fields)
         if words is not None and words.where not in schema.by_name():
             fields += (Field(words.where, pa.string()),)
-        self._decoder = JsonDecoder(replace(schema, fields=fields), max_record_bytes=max_record_bytes)
+        asked = replace(schema, fields=fields)
+        self._decoder = fitted(format_, convert).decoder(asked, max_record_bytes=max_record_bytes)
 
     def read(self, values: pa.BinaryArray) -> Iterator[Images]:
         decoded = self._decoder.decode(values)
@@ -263,24 +312,43 @@ class _Nested(ABC):
 
     counts_days = False
     """Whether an integer is a number of days in a date field."""
+    images: tuple[str, ...]
+    """The fields of an envelope that hold rows."""
 
-    def __init__(self, schema: Schema, identity: tuple[str, ...], words: Words | None, max_record_bytes: int) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        identity: tuple[str, ...],
+        words: Words | None,
+        format_: Format,
+        convert: Conversions,
+        max_record_bytes: int,
+    ) -> None:
         assert words is not None
         self._schema, self._identity, self._words = schema, identity, words
         self._max_record_bytes = max_record_bytes
-        self._ticked = [each for each in schema.fields if each.scale is not None or self._is_day(each)]
+        self._is_json = format_.written == JSON
+        self._converted = frozenset(each.name for each in schema.fields if convert.converts(each, schema.fold_case))
+        self._bodies = format_.bodies
+        self._format = fitted(format_, self._counting_days(convert).inside(*self.images))
+        ticked = [
+            each
+            for each in schema.fields
+            if each.name not in self._converted and (each.scale is not None or self._is_day(each))
+        ]
+        self._ticked = ticked if self._is_json else []
         self._likely: Integers | None = None
-        self._decoders: dict[Integers, JsonDecoder] = {}
+        self._decoders: dict[Integers, Decoder] = {}
         self._decoder(frozenset())
 
     def read(self, values: pa.BinaryArray) -> Iterator[Images]:
         if self._likely is None and len(values):
-            self._likely = self._integers(values[0].as_py())
+            self._likely = self._integers(values, 0)
         likely = self._likely or frozenset()
         decoded = self._decoder(likely).decode(values)
         groups: defaultdict[Integers, list[int]] = defaultdict(list)
         for at, _ in decoded.rejects if self._ticked else ():
-            integers = self._integers(values[at].as_py())
+            integers = self._integers(values, at)
             if integers != likely:  # its times are in another form than the one that was tried
                 groups[integers].append(at)
         again = {row for members in groups.values() for row in members}
@@ -294,8 +362,11 @@ class _Nested(ABC):
             rejects = tuple(Reject(members[at], reason) for at, reason in retried.rejects)
             yield self._images(retried.table, rows[retried.kept], rejects)
 
-    def _integers(self, value: bytes | None) -> Integers:
+    def _integers(self, values: pa.BinaryArray, at: int) -> Integers:
+        if not self._ticked:
+            return frozenset()
         fold = str.lower if self._schema.fold_case else str
+        value = self._bodies(values.slice(at, 1))[0].as_py()
         try:
             record = json.loads(
                 value or b"", object_pairs_hook=lambda pairs: {fold(name): each for name, each in pairs}
@@ -309,10 +380,10 @@ class _Nested(ABC):
             if any(type(row.get(fold(name))) is int for row in rows for name in each.place().names)
         )
 
-    def _decoder(self, integers: Integers) -> JsonDecoder:
+    def _decoder(self, integers: Integers) -> Decoder:
         if integers not in self._decoders:
             asked = replace(self._schema, fields=tuple(self._asked(integers)))
-            self._decoders[integers] = JsonDecoder(asked, max_record_bytes=self._max_record_bytes)
+            self._decoders[integers] = self._format.decoder(asked, max_record_bytes=self._max_record_bytes)
         return self._decoders[integers]
 
     def _row(self, name: str, integers: Integers, only: tuple[str, ...] | None = None) -> Field:
@@ -324,26 +395,39 @@ class _Nested(ABC):
             aliases += [((each.name, *path), names) for path, names in each.inner_aliases]
         kinds = [
             each.type
-            if pt.is_nested(each.type) or each.type == JSON
+            if not self._is_json or pt.is_nested(each.type) or each.type == JSON or each.name in self._converted
             else wire_type(each.type, integers=each.name in integers)
             for each in columns
         ]
         inside = [pa.field(each.name, kind) for each, kind in zip(columns, kinds, strict=True)]
-        return Field(name, pa.struct(inside), inner_aliases=tuple(aliases))
+        limits = () if self._is_json else tuple(replace(each, required=False) for each in columns)
+        return Field(name, pa.struct(inside), inner_aliases=tuple(aliases), inner=limits)
 
     def _is_day(self, field: Field) -> bool:
         return self.counts_days and field.scale is None and bool(pt.is_date32(field.type))
 
+    def _counting_days(self, convert: Conversions) -> Conversions:
+        """The conversions, in which a number for a date counts days where the envelope says so, and the file nothing else."""
+        rules = {
+            each.name: convert.of(each.name, self._schema.fold_case)
+            for each in filter(self._is_day, self._schema.fields)
+        }
+        days = [(name, replace(rule, epoch="d")) for name, rule in rules.items() if rule is not None and not rule.epoch]
+        return replace(convert, fields=(*days, *convert.fields))
+
     def _settled(self, chosen: Sequence[pa.Array]) -> tuple[list[pa.Array], list[tuple[str, Fault]]]:
+        if not self._is_json:
+            return list(chosen), []
         columns, faults = [], []
         for each, array in zip(self._schema.fields, chosen, strict=True):
             field = replace(each, required=False)
             if pt.is_integer(array.type) and self._is_day(each):
                 days = pc.and_(pc.greater_equal(array, -(2**31)), pc.less(array, 2**31))
                 column, found = fit(pc.if_else(days, array, None).cast(pa.int32()).cast(pa.date32()), field)
-                found = unless(days, "is not a valid DATE") + found
+                found = unless(days, not_valid("DATE")) + found
             else:
-                column, found = (fit if pt.is_nested(each.type) else settle)(array, field)
+                is_own = pt.is_nested(each.type) or each.name in self._converted
+                column, found = (fit if is_own else settle)(array, field)
             columns.append(column)
             faults += [(each.name, fault) for fault in found]
         return columns, faults
@@ -365,6 +449,7 @@ class Debezium(_Nested):
     """`before`, `after` and `op`, at the top or inside `payload`. A date is a number of days."""
 
     counts_days = True
+    images = ("before", "after", "payload.before", "payload.after")
 
     def _asked(self, integers: Integers) -> list[Field]:
         inner = [
@@ -372,6 +457,8 @@ class Debezium(_Nested):
             self._row("before", integers, self._identity),
             self._row("after", integers),
         ]
+        if not self._is_json:  # only Connect's JSON puts a schema around the envelope
+            return inner
         aliases = tuple(((each.name, *path), names) for each in inner for path, names in each.inner_aliases)
         payload = pa.struct([pa.field(each.name, each.type) for each in inner])
         return [*inner, Field("payload", payload, inner_aliases=aliases)]
@@ -381,30 +468,42 @@ class Debezium(_Nested):
         return [_object(inner.get("before")), _object(inner.get("after"))]
 
     def _images(self, table: pa.Table, kept: Indexes, rejects: tuple[Reject, ...]) -> Images:
-        payload = _whole(table.column("payload"))
-        inside = zip(("op", "before", "after"), payload.flatten(), strict=True)
-        wrapped = mask_of(payload.is_valid())
-        names, before, after = (_either(wrapped, each, _whole(table.column(name))) for name, each in inside)
+        names, before, after = (_whole(table.column(name)) for name in ("op", "before", "after"))
+        if self._is_json:
+            payload = _whole(table.column("payload"))
+            wrapped = mask_of(payload.is_valid())
+            bare = zip(payload.flatten(), (names, before, after), strict=True)
+            names, before, after = (_either(wrapped, inside, outside) for inside, outside in bare)
         operations = self._words.meant(names)
         deleted = pc.equal(operations, DELETE)
         old = dict(zip((child.name for child in before.type), before.flatten(), strict=True))
         chosen, faults = [], []
         for each, new in zip(self._schema.fields, after.flatten(), strict=True):
             if each.name in old:
-                moved = pc.and_(pc.equal(operations, UPDATE), pc.not_equal(old[each.name], new))
-                faults += _where(moved, each.name, "is part of the identity and changed in place")
-                chosen.append(pc.if_else(deleted, old[each.name], new))
+                moved = pc.and_(pc.equal(operations, UPDATE), pc.not_equal(_plain(old[each.name]), _plain(new)))
+                faults += _where(moved, each.name, _unclear("is part of the identity and changed in place"))
+                chosen.append(_either(_mask(deleted), old[each.name], new))
             else:
                 chosen.append(_nulled(deleted, new))
-                if pt.is_string(new.type):
-                    unsent = json.dumps(_UNSENT) if each.type == JSON else _UNSENT
-                    faults += _where(pc.equal(chosen[-1], unsent), each.name, "was not sent by Debezium")
+                faults += unsent(each, chosen[-1])
         columns, found = self._settled(chosen)
         return Images(kept, operations, columns, faults + found, np.zeros(len(kept), np.bool_), rejects)
 
 
+def unsent(field: Field, column: pa.Array) -> list[tuple[str, Fault]]:
+    """Rows in which Debezium says that it does not know the value."""
+    if not (pt.is_string(column.type) or pt.is_binary(column.type)):
+        return []
+    encoded = pt.is_binary(field.type) and pt.is_string(column.type)
+    text = json.dumps(_UNSENT) if field.type == JSON else b64encode(_UNSENT.encode()).decode() if encoded else _UNSENT
+    mark = pa.scalar(text).cast(column.type)
+    return _where(pc.equal(column, mark), field.name, _unclear("was not sent by Debezium"))
+
+
 class Dms(_Nested):
     """`data`, and `metadata` with the operation."""
+
+    images = ("data",)
 
     def _asked(self, integers: Integers) -> list[Field]:
         about = pa.struct([pa.field("operation", pa.string()), pa.field("record-type", pa.string())])
@@ -426,6 +525,11 @@ class Dms(_Nested):
         return Images(kept, operations, columns, faults, control, rejects)
 
 
+def _plain(array: pa.Array) -> pa.Array:
+    """What can be compared: the bytes of UUIDs."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
 def _either(first: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
     """Row by row from one of two arrays, of any type."""
     if first.all() or not first.any():
@@ -434,7 +538,7 @@ def _either(first: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
     return pa.concat_arrays([yes, no]).take(pa.array(np.where(first, at, at + len(first))))
 
 
-def _where(rows: pa.Array, name: str, problem: str) -> list[tuple[str, Fault]]:
+def _where(rows: pa.Array, name: str, problem: Reason) -> list[tuple[str, Fault]]:
     mask = mask_of(pc.fill_null(rows, False))
     return [(name, Fault(mask, problem))] if mask.any() else []
 
@@ -448,6 +552,38 @@ _INTEGER = r"\A-?[0-9]+\z"
 _LITERAL = r"\A(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false)\z"
 
 
+def key_decoder(
+    identity: Schema, keys: Format, convert: Conversions, max_record_bytes: int
+) -> KeyDecoder | FormatKeyDecoder:
+    """Decodes keys of this format to identities."""
+    if isinstance(keys, Json):
+        return KeyDecoder(identity, convert, max_record_bytes)
+    if not keys.has_fields:
+        raise ValueError(
+            "keys of the formats raw and string have no fields: no tombstone could say which row it deletes"
+        )
+    format_ = keys.for_keys() if keys.written is None else fitted(keys.for_keys(), convert)
+    return FormatKeyDecoder(identity, format_.decoder(identity, max_record_bytes=max_record_bytes))
+
+
+@dataclass(frozen=True)
+class FormatKeyDecoder:
+    """Decodes keys of tombstones by their own format."""
+
+    identity: Schema
+    decoder: Decoder
+
+    def decode(self, keys: pa.BinaryArray) -> Decoded:
+        found = Collected(self.identity.arrow)
+        there = _mask(keys.is_valid())
+        _reject(found, ~there, _bad_key("a tombstone without a key"))
+        rows = np.flatnonzero(there)
+        decoded = self.decoder.decode(keys.take(pa.array(rows)))
+        rejects = tuple(Reject(at, _bad_key(f"its key: {reason}", reason.field)) for at, reason in decoded.rejects)
+        found.add(replace(decoded, rejects=rejects), rows)
+        return found.result()
+
+
 class KeyDecoder:
     """Decodes keys of tombstones (records without a value) to the identities that they delete.
 
@@ -455,47 +591,60 @@ class KeyDecoder:
     text for a text field. `"a"` and `a` are then the same key.
     """
 
-    def __init__(self, identity: Schema, max_record_bytes: int) -> None:
+    def __init__(self, identity: Schema, convert: Conversions, max_record_bytes: int) -> None:
         self._schema = identity
-        self._decoder = JsonDecoder(identity, max_record_bytes=max_record_bytes)
+        self._converted = convert.converts(identity.fields[0], identity.fold_case)
+        self._decoder = fitted(Json(), convert).decoder(identity, max_record_bytes=max_record_bytes)
 
     def decode(self, keys: pa.BinaryArray) -> Decoded:
         """Decodes every key to an identity or a reject, in order."""
         found = Collected(self._schema.arrow)
         there = _mask(keys.is_valid())
-        _reject(found, ~there, "a tombstone without a key")
+        _reject(found, ~there, _bad_key("a tombstone without a key"))
         objects = there & _mask(pc.starts_with(keys, pattern="{"))
         rows = np.flatnonzero(objects)
         found.add(self._decoder.decode(keys.take(pa.array(rows))), rows)
         scalars = there & ~objects
         if len(self._schema.fields) > 1:
-            _reject(found, scalars, "a tombstone whose key is not a JSON object")
+            _reject(found, scalars, _bad_key("a tombstone whose key is not a JSON object"))
         elif scalars.any():
             self._scalars(found, keys, scalars, self._schema.fields[0])
         return found.result()
 
     def _scalars(self, found: Collected, keys: pa.BinaryArray, where: Mask, field: Field) -> None:
         textual = pt.is_string(wire_type(field.type))
+        counts = self._converted and pt.is_temporal(field.type)
         parsed = _mask(pc.match_substring_regex(keys, pattern=_TEXT))
-        if not textual or field.scale is not None:
-            literal = _INTEGER if textual else _LITERAL
+        if not textual or field.scale is not None or counts:
+            literal = _INTEGER if textual and not counts else _LITERAL
             parsed |= _mask(pc.match_substring_regex(keys, pattern=literal))
         rows = np.flatnonzero(where & parsed)
         opening = f"{{{json.dumps(field.place().names[0])}:".encode()
         records = pc.binary_join_element_wise(opening, keys.take(pa.array(rows)), b"}", b"")
         found.add(self._decoder.decode(records), rows)
         rest = where & ~parsed
-        if textual:
+        if textual and self._converted:
+            self._quoted(found, keys, np.flatnonzero(rest), field)
+        elif textual:
             self._texts(found, keys, np.flatnonzero(rest), field)
         else:
-            _reject(found, rest, f"a tombstone whose key is not {spelled(field.type)}")
+            _reject(found, rest, _bad_key(f"a tombstone whose key is not {spelled(field.type)}", field.name))
+
+    def _quoted(self, found: Collected, keys: pa.BinaryArray, rows: Indexes, field: Field) -> None:
+        """Keys that are bare text, where conversions decide what it becomes: what a JSON string with this text does."""
+        texts = cast_or_null(keys.take(pa.array(rows)), pa.string())
+        for at in rows[mask_of(texts.is_null())].tolist():
+            found.reject(at, _not_utf8(field))
+        name = field.place().names[0]
+        records = [json.dumps({name: each}).encode() for each in texts.drop_null().to_pylist()]
+        found.add(self._decoder.decode(pa.array(records, pa.binary())), rows[mask_of(texts.is_valid())])
 
     def _texts(self, found: Collected, keys: pa.BinaryArray, rows: Indexes, field: Field) -> None:
         """Keys that are bare text."""
-        reasons: dict[int, str] = {}
+        reasons: dict[int, Reason] = {}
         held = keys.take(pa.array(rows))
         texts = cast_or_null(held, pa.string())
-        _note(reasons, texts.is_null(), "a tombstone whose key is not valid UTF-8")
+        _note(reasons, texts.is_null(), _not_utf8(field))
         column, faults = settle(texts, field)
         for fault in faults:
             _note(reasons, pa.array(fault.rows), fault.reason(field.name))
@@ -506,12 +655,24 @@ class KeyDecoder:
         found.keep(rows[keep], [column.filter(pa.array(keep))])
 
 
-def _reject(found: Collected, where: Mask, reason: str) -> None:
+def _not_utf8(field: Field) -> Reason:
+    return _bad_key("a tombstone whose key is not valid UTF-8", field.name)
+
+
+def _bad_key(words: str, field: str = "") -> Reason:
+    return Reason(words, Code.BAD_KEY, field)
+
+
+def _unclear(words: str, field: str = "") -> Reason:
+    return Reason(words, Code.BAD_CHANGE, field)
+
+
+def _reject(found: Collected, where: Mask, reason: Reason) -> None:
     for at in np.flatnonzero(where).tolist():
         found.reject(at, reason)
 
 
-def _note(reasons: dict[int, str], where: pa.Array, reason: str) -> None:
+def _note(reasons: dict[int, Reason], where: pa.Array, reason: Reason) -> None:
     for at in np.flatnonzero(_mask(where)).tolist():
         reasons.setdefault(at, reason)
 

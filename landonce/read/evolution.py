@@ -1,8 +1,9 @@
 """Finds what a schema lacks for some records: new fields, wider types, nulls in required fields.
 
 It reads a block's raw records, apart from the decoder, and finds only what a change of the table could hold; the
-decoder rejects the rest. Only records that are JSON objects count. Nothing here loops over records. A `Shape` is what
-was seen of one unknown field; shapes of many blocks merge in any order.
+decoder rejects the rest. Of JSON, only records that are objects count; of formats with schemas, the schemas that records
+were written with. Nothing here loops over records. A `Shape` is what was seen of one unknown field; shapes of many
+blocks merge in any order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.errors import ConfigError, NothingToInfer
 from landonce.protocol.receipt import Want
+from landonce.read.formats import Format
 from landonce.read.formats.json.decode import JsonDecoder, blocks
 from landonce.read.formats.json.structure import (
     BRACE,
@@ -30,7 +33,7 @@ from landonce.read.formats.json.structure import (
     scan,
     wider,
 )
-from landonce.read.schema.fields import ELEMENT, JSON, VALUE, Field, Path, Place, Schema, folded
+from landonce.read.schema.fields import ELEMENT, JSON, VALUE, Field, Path, Place, Schema, by_record_name, folded
 
 BOOLEAN, LONG, DOUBLE, STRING, LIST, STRUCT = "boolean", "long", "double", "string", "list", "struct"
 _TYPES = {BOOLEAN: pa.bool_(), LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string()}
@@ -56,10 +59,14 @@ class Shape:
     """Of objects, by name."""
     element: Shape | None = None
     """Of arrays."""
+    known: pa.DataType | None = None
+    """Its type, if a schema says it."""
 
     def type(self) -> pa.DataType | None:
         """Its column; None as long as no value was seen. Integers among fractions are fractions. Values of different kinds are kept
         as JSON text."""
+        if self.known is not None:
+            return self.known
         kinds = self.kinds - {LONG} if DOUBLE in self.kinds else self.kinds
         if len(kinds) > 1:
             return JSON
@@ -88,7 +95,19 @@ def merged(shapes: Iterable[Shape]) -> Shape:
         frozenset().union(*(shape.kinds for shape in listed)),
         tuple((name, merged(fields[name])) for name in sorted(fields)),
         merged(elements) if elements else None,
+        _joined([shape.known for shape in listed if shape.known is not None]),
     )
+
+
+def _joined(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """A type that holds values of all of these; JSON text if there is no other."""
+    if len(set(types)) < 2:
+        return types[0] if types else None
+    tables = [pa.schema([pa.field("x", each)]) for each in sorted(types, key=str)]
+    try:
+        return pa.unify_schemas(tables, promote_options="permissive").field("x").type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return JSON
 
 
 READERS_OWN = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
@@ -141,15 +160,127 @@ def merge(evolutions: Iterable[Evolution]) -> Evolution:
     )
 
 
-def observed(payloads: Iterable[pa.BinaryArray], schema: Schema, *, identity: tuple[str, ...] = ()) -> Evolution | None:
+_SOME, _SOME_BYTES = 16, 2**18
+"""Of how many records at once fields without a column are looked for, and of how many bytes about."""
+
+
+def without_column(values: pa.BinaryArray, schema: Schema, format_: Format) -> tuple[Path, ...]:
+    """Fields of these records that the schema lacks. Only a few records are looked at, so that it costs the same for any number."""
+    if not format_.has_fields or not len(values):
+        return ()
+    step = max(1, len(values) // _SOME)
+    some = values.take(pa.array(np.arange(len(values) - 1, -1, -step, dtype=np.int64)[:_SOME]))
+    lengths = np.cumsum(pc.fill_null(pc.binary_length(some), 0).to_numpy(zero_copy_only=False))
+    some = some.slice(0, max(1, int(np.searchsorted(lengths, _SOME_BYTES))))
+    if not format_.has_types and (named := format_.fields([])) is not None:
+        found: Evolution | None = _of_schema(named, schema, (), format_)
+    else:
+        found = observed([some], schema, format_)
+    return tuple(path for path, _ in found.added) if found is not None else ()
+
+
+def observed(
+    payloads: Iterable[pa.BinaryArray], schema: Schema, format_: Format | None = None, *, identity: tuple[str, ...] = ()
+) -> Evolution | None:
     """What the schema lacks for these records, or None. The fields of `identity` stay required."""
-    found = merge(
-        _look(records.slice(start, stop - start), schema, identity)
-        for values in payloads
-        for records in (_objects(values),)
-        for start, stop in blocks(records)
-    )
+    if format_ is not None and format_.has_types:
+        found = merge(
+            _of_schema(each, schema, identity, format_) for values in payloads for each in _schemas(values, format_)
+        )
+    else:
+        found = merge(
+            _look(records.slice(start, stop - start), schema, identity)
+            for values in payloads
+            for records in (_objects(format_.bodies(values) if format_ is not None else values),)
+            for start, stop in blocks(records)
+        )
     return found if found else None
+
+
+# Of records with schemas.
+
+
+def _schemas(values: pa.BinaryArray, format_: Format) -> Iterator[Schema]:
+    """The fields of each schema of these records. One that gives none rejects its records."""
+    for each in format_.examples(values):
+        try:
+            found = format_.fields([each])
+        except (ConfigError, NothingToInfer):
+            continue
+        if found is not None:
+            yield found
+
+
+def _of_schema(written: Schema, schema: Schema, identity: tuple[str, ...], format_: Format) -> Evolution:
+    look = _Compare(schema.fold_case, nulls=format_.marks_nulls)
+    fields = [pa.field(each.name, each.type, nullable=not each.required) for each in written.fields]
+    look.struct(fields, schema.places(), ())
+    kept = [path for path in look.optional if not _is_within(path, identity)]
+    return Evolution(tuple(look.added), tuple(look.widened), tuple(kept))
+
+
+def _is_within(path: Path, identity: tuple[str, ...]) -> bool:
+    """Whether a field of the identity is here, or inside."""
+    return any(f"{name}.".startswith(".".join((*path, ""))) for name in identity)
+
+
+class _Compare:
+    """Compares the fields of a writer's schema with the places of a table."""
+
+    def __init__(self, fold_case: bool, *, nulls: bool) -> None:
+        self._fold, self._nulls = fold_case, nulls
+        self.added: list[tuple[Path, Shape]] = []
+        self.widened: list[tuple[Path, pa.DataType]] = []
+        self.optional: list[Path] = []
+
+    def struct(self, written: Iterable[pa.Field], places: Sequence[Place], path: Path) -> None:
+        known = by_record_name(places, self._fold)
+        found: dict[str, pa.Field] = {}
+        strangers: dict[str, pa.Field] = {}
+        for each in written:
+            place = known.get(folded(each.name, self._fold))
+            if place is None:
+                strangers.setdefault(folded(each.name, self._fold), each)
+            else:
+                found[place.name] = each
+        for place in places:
+            inner = (*path, place.name)
+            if place.name in found:
+                self._value(found[place.name], place, inner)
+            elif not place.nullable:
+                self.optional.append(inner)
+        taken = (*(place.name for place in places), *(() if path else RESERVED))
+        for name in distinct(sorted(strangers), taken):
+            self.added.append(((*path, name), Shape(known=strangers[name].type)))
+
+    def _value(self, written: pa.Field, place: Place, path: Path) -> None:
+        if self._nulls and written.nullable and not place.nullable:
+            self.optional.append(path)
+        type_ = written.type
+        if pt.is_struct(place.type) and pt.is_struct(type_):
+            self.struct(type_, place.inside, path)
+        elif pt.is_list(place.type) and pt.is_list(type_):
+            self._value(type_.value_field, place.inside[0], (*path, ELEMENT))
+        elif pt.is_map(place.type) and pt.is_map(type_):
+            self._value(type_.item_field, place.inside[0], (*path, VALUE))
+        elif (wider_type := _wider(place.type, type_)) is not None:
+            self.widened.append((path, wider_type))
+
+
+_WIDER = ((pa.int32(), pa.int64()), (pa.uint32(), pa.uint64()), (pa.float32(), pa.float64()))
+"""Schemas have no smaller integers than of 32 bits, so a smaller column says more of the values than they do, and stays as it is."""
+
+
+def _wider(column: pa.DataType, written: pa.DataType) -> pa.DataType | None:
+    """The type that the column needs to hold all values of the written type, if it can be widened to that."""
+    if (column, written) in _WIDER:
+        return written
+    if pt.is_decimal128(column) and pt.is_decimal128(written) and column.scale == written.scale:
+        return written if written.precision > column.precision else None
+    return None
+
+
+# Of JSON.
 
 
 @cache
@@ -175,9 +306,7 @@ def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...]) ->
         return Evolution()
     look = _Look(structure, fold_case=schema.fold_case)
     look.struct(structure.roots(), schema.places(), ())
-    kept = {
-        path for path in look.optional if not any(f"{name}.".startswith(".".join((*path, ""))) for name in identity)
-    }
+    kept = {path for path in look.optional if not _is_within(path, identity)}
     return Evolution(tuple(look.added), tuple(look.widened), tuple(kept))
 
 

@@ -1,4 +1,4 @@
-"""The columns `_key`, `_headers`, `_timestamp` and `_value`: what a record is beside the fields of its value.
+"""The columns `_key`, `_headers`, `_timestamp`, `_value` and `_record_type`: what a record is beside the fields of its value.
 
 Any table may have them, under any format. Keys and values are bytes; where the column is text, they must be UTF-8. A key may also be a
 struct, which is decoded by the format of keys, or a number, a time and so on, which is read from the key's text.
@@ -16,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from landonce.config.dedup import RECORD_TYPE
+from landonce.protocol.reasons import Code, Reason, missing, of_field
 from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
 from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
 from landonce.read.formats.text.values import check_supported, from_text
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import Record, header_pairs
 from landonce.read.schema.fields import Field, Schema, landed
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
@@ -28,17 +30,23 @@ RECORD_COLUMNS = {
     HEADERS: pa.map_(pa.string(), pa.binary()),
     TIMESTAMP: pa.timestamp("ms", tz="UTC"),
     VALUE: pa.binary(),
+    RECORD_TYPE: pa.string(),
 }
 """Their types, where no table has others."""
 BYTES = (KEY, HEADERS, VALUE)
 """Those that hold bytes, where a table has no other type for them."""
-_NOT_TEXT = "is not valid UTF-8"
-_key, _headers, _timestamp = methodcaller("key"), methodcaller("headers"), methodcaller("timestamp")
+_NOT_TEXT = Reason("is not valid UTF-8", Code.NOT_UTF8)
+_key, _timestamp = methodcaller("key"), methodcaller("timestamp")
 
 
 def record_fields(names: Sequence[str]) -> tuple[Field, ...]:
     """Fields for these columns, in their usual types."""
     return tuple(Field(name, RECORD_COLUMNS[name]) for name in names)
+
+
+def without_record_columns(schema: Schema) -> Schema:
+    """The fields of the value alone."""
+    return replace(schema, fields=tuple(each for each in schema.fields if each.name not in RECORD_COLUMNS))
 
 
 def as_bytes(type_: pa.DataType) -> pa.DataType:
@@ -73,8 +81,15 @@ class RecordColumns:
         if rest:
             self._decoder = format_.decoder(replace(schema, fields=rest), max_record_bytes=max_record_bytes)
         self._keys: Decoder | None = None
+        self._format = format_
         for each in self._own:
+            if each.name == RECORD_TYPE and not format_.has_types:
+                raise ValueError(
+                    f"field {RECORD_TYPE!r}: only the schemas of Avro and Protobuf name the type of a record"
+                )
             if each.name == KEY and pt.is_struct(each.type):
+                if not keys.has_fields:
+                    raise ValueError(f"field {KEY!r}: keys of the formats raw and string have no fields")
                 parts = replace(schema, fields=tuple(_part(each, part) for part in each.type))
                 self._keys = keys.decoder(parts, max_record_bytes=max_record_bytes)
             else:
@@ -88,7 +103,7 @@ class RecordColumns:
         if decoded is not None:
             columns = dict(zip(decoded.table.column_names, decoded.table.columns, strict=True))
         chosen = messages if len(kept) == len(messages) else [messages[at] for at in kept]
-        reasons: dict[int, str] = {}
+        reasons: dict[int, Reason] = {}
         for each in self._own:
             columns[each.name], faults = self._column(each, values, kept, chosen)
             for row, reason in faults.items():
@@ -100,27 +115,31 @@ class RecordColumns:
             good[list(reasons)] = False
             rejects += [Reject(int(kept[at]), reason) for at, reason in reasons.items()]
             table, kept = table.filter(pa.array(good)), kept[good]
-        filtered = {"filtered": decoded.filtered} if decoded is not None else {}
-        return Decoded(table, kept, tuple(sorted(rejects)), **filtered)
+        filtered = decoded.filtered if decoded is not None else np.empty(0, np.int64)
+        return Decoded(table, kept, tuple(sorted(rejects)), filtered)
 
     def _column(
         self, field: Field, values: pa.BinaryArray, kept: Indexes, messages: Sequence[Record]
-    ) -> tuple[pa.Array, dict[int, str]]:
+    ) -> tuple[pa.Array, dict[int, Reason]]:
         if field.name == TIMESTAMP:
             moments = [at if kind else None for kind, at in map(_timestamp, messages)]
             return _fitted(pa.array(moments, pa.int64()).cast(RECORD_COLUMNS[TIMESTAMP]), field)
         if field.name == HEADERS:
             return _header_column(messages, field)
+        if field.name == RECORD_TYPE:
+            number, types = self._format.types_of(values.take(pa.array(kept)))
+            names = pa.array([each.name for each in types], pa.string())
+            return _fitted(names.take(pa.array(number, mask=number < 0)), field)
         if field.name == VALUE:
             return _bytes(values.take(pa.array(kept)) if len(kept) < len(values) else values, field)
         keys = pa.array(list(map(_key, messages)), pa.binary())
         return self._structs(keys, field) if self._keys is not None else _bytes(keys, field)
 
-    def _structs(self, keys: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, str]]:
+    def _structs(self, keys: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
         assert self._keys is not None
         there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
         decoded = self._keys.decode(keys.take(pa.array(there)))
-        reasons = {int(there[at]): f"its key: {reason}" for at, reason in decoded.rejects}
+        reasons = {int(there[at]): _of_key(reason) for at, reason in decoded.rejects}
         structs = pa.StructArray.from_arrays(
             [each.combine_chunks() for each in decoded.table.columns], fields=list(landed(field.type))
         )
@@ -129,8 +148,13 @@ class RecordColumns:
         column = structs.take(pa.array(places, mask=places < 0))
         if field.required:
             empty = keys.is_null().to_numpy(zero_copy_only=False)
-            reasons.update({int(at): f"missing required field {KEY!r}" for at in np.flatnonzero(empty)})
+            reasons.update({int(at): missing(KEY) for at in np.flatnonzero(empty)})
         return column, reasons
+
+
+def _of_key(reason: Reason) -> Reason:
+    """Of a key that cannot be decoded."""
+    return Reason(f"its key: {reason}", Code.BAD_KEY, f"{KEY}.{reason.field}" if reason.field else KEY)
 
 
 def _part(field: Field, part: pa.Field) -> Field:
@@ -156,6 +180,8 @@ def _check(field: Field) -> None:
             raise ValueError(
                 f"field {HEADERS!r}: headers become a MAP<STRING, …>, an array of pairs, or JSON text, not {type_}"
             )
+    if field.name == RECORD_TYPE and not pt.is_string(type_):
+        raise ValueError(f"field {RECORD_TYPE!r}: the type of a record is text, not {type_}")
     if field.name == VALUE and not _is_content(type_):
         raise ValueError(f"field {VALUE!r}: the value of a record is bytes or text, not {type_}")
     if field.name == KEY and not pt.is_binary(type_):
@@ -174,7 +200,7 @@ def _is_pairs(type_: pa.DataType) -> bool:
     return bool(pt.is_string(name.type)) and _is_content(content.type)
 
 
-def _bytes(column: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, str]]:
+def _bytes(column: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
     """Bytes as what the column holds."""
     if pt.is_binary(field.type):
         return _fitted(column, field)
@@ -184,17 +210,18 @@ def _bytes(column: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, st
     return values, _reasons([*unreadable, *faults], field)
 
 
-def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, dict[int, str]]:
+def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, dict[int, Reason]]:
     """One record after the other: there are few headers, and no kernel for them. The last of equal names counts, unless pairs are kept."""
-    type_, reasons = field.type, dict[int, str]()
+    type_, reasons = field.type, dict[int, Reason]()
     wants_text = pt.is_string(type_) or pt.is_string(type_.item_type if pt.is_map(type_) else type_.value_type[1].type)
     found: list[Any] = []
-    for row, pairs in enumerate(map(_pairs, map(_headers, messages))):
+    for row, message in enumerate(messages):
+        pairs: list[tuple[str, Any]] = [*header_pairs(message.headers())]
         if wants_text:
             try:
                 pairs = [(name, content.decode() if content is not None else None) for name, content in pairs]
             except UnicodeDecodeError:
-                reasons[row] = f"field {HEADERS!r} {_NOT_TEXT}"
+                reasons[row] = of_field(HEADERS, _NOT_TEXT)
                 pairs = []
         if pt.is_string(type_):
             found.append(json.dumps(dict(pairs), ensure_ascii=False))
@@ -207,18 +234,13 @@ def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, 
     return column, {**faults, **reasons}
 
 
-def _pairs(headers: Any) -> list[tuple[str, Any]]:
-    listed = headers.items() if isinstance(headers, dict) else headers or ()
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in listed]
-
-
-def _fitted(column: pa.Array, field: Field) -> tuple[pa.Array, dict[int, str]]:
+def _fitted(column: pa.Array, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
     values, faults = fit(column, field)
     return values, _reasons(faults, field)
 
 
-def _reasons(faults: Sequence[Fault], field: Field) -> dict[int, str]:
-    found: dict[int, str] = {}
+def _reasons(faults: Sequence[Fault], field: Field) -> dict[int, Reason]:
+    found: dict[int, Reason] = {}
     for fault in faults:
         for row in np.flatnonzero(fault.rows):
             found.setdefault(int(row), fault.reason(field.name))

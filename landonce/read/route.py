@@ -1,4 +1,4 @@
-"""Chooses the tables of each record by one of its fields, which is read from the raw JSON before any table's decoder.
+"""Chooses the tables of each record by its topic, and by one of its fields, which is read from the raw JSON before any table's decoder.
 
 The choice is made once for each distinct value, and rows are then grouped by value: the cost grows with rows plus
 values, not with rows times tables. Every record goes to a table, or is rejected with a reason.
@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.config.model import TopicMatch, takes_topic
 from landonce.errors import ConfigError
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Decoder, Format, Indexes, Reject
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
 from landonce.read.schema.fields import Field, Schema
@@ -117,9 +119,11 @@ def _decoder(field: str, kind: pa.DataType, format_: Format) -> Decoder:
     return format_.decoder(Schema((Field(first, kind),)), max_record_bytes=MAX_RECORD_BYTES)
 
 
-__all__ = ["LONGEST", "PLACEHOLDER", "Routed", "Routing", "Rule", "route_values", "routes"]
+__all__ = ["LONGEST", "PLACEHOLDER", "TOPIC", "Routed", "Routing", "Rule", "route_values", "routes", "routes_by_topic"]
 
 PLACEHOLDER = "{value}"
+TOPIC = "{_topic}"
+"""In a template: the name of the record's topic, with `_` in the place of `.` and `-`."""
 LONGEST = 100
 """Characters of a value that may become part of a table's name."""
 
@@ -127,11 +131,12 @@ LONGEST = 100
 @dataclass(frozen=True)
 class Rule:
     """A table, and the values of the field that belong to it: by name, or by a regular expression (RE2) that matches the
-    whole value. A rule with neither takes every record."""
+    whole value. A rule with neither takes every record; of these topics, if it names any."""
 
     table: str
     equals: tuple[str, ...] = ()
     match: str | None = None
+    topics: tuple[str, ...] | TopicMatch | None = field(default=None, repr=False)
 
     @property
     def takes_all(self) -> bool:
@@ -150,14 +155,11 @@ class Routing:
     def __post_init__(self) -> None:
         if not self.rules and self.template is None:
             raise ConfigError("a routing needs a rule or a template; otherwise no record would go anywhere.")
-        if self.field is None and (self.template is not None or not all(rule.takes_all for rule in self.rules)):
+        valued = PLACEHOLDER in (self.template or "") or not all(rule.takes_all for rule in self.rules)
+        if self.field is None and valued:
             raise ConfigError("a routing by value needs a field.")
-        if self.template is not None and self.template.rpartition(".")[2].count(PLACEHOLDER) != 1:
-            raise ConfigError(
-                f"the routing's template needs {PLACEHOLDER} once, in the table's own name: {self.template!r}"
-            )
-        if self.template is not None and self.template.count(PLACEHOLDER) != 1:
-            raise ConfigError(f"a record must not choose its namespace: {self.template!r}")
+        if self.template is not None:
+            _check_template(self.template, self.field)
         for rule in self.rules:
             try:
                 _matches(pa.array([""]), rule.match or "")
@@ -165,6 +167,60 @@ class Routing:
                 raise ConfigError(
                     f"the routing's expression for {rule.table} is not a regular expression: {error}"
                 ) from None
+
+    @property
+    def by_topic(self) -> bool:
+        """Whether the topic of a record decides, too."""
+        return TOPIC in (self.template or "") or any(rule.topics is not None for rule in self.rules)
+
+    @property
+    def static(self) -> tuple[str, ...]:
+        """The tables that are named."""
+        return tuple(dict.fromkeys(rule.table for rule in self.rules))
+
+    @property
+    def many(self) -> bool:
+        """Whether it may name more than one table."""
+        return self.template is not None or len(self.static) > 1
+
+    def could_make(self, table: str) -> bool:
+        """Whether the template can make this name."""
+        if self.template is None:
+            return False
+        value, topic = f"[A-Za-z0-9_]{{1,{LONGEST}}}", "[A-Za-z0-9_]+"
+        pattern = re.escape(self.template).replace(re.escape(PLACEHOLDER), value).replace(re.escape(TOPIC), topic)
+        return re.fullmatch(pattern, table) is not None
+
+    def decisive(self) -> str:
+        """Changes with all that could send a record elsewhere."""
+        topics = [repr(rule.topics) for rule in self.rules]
+        return repr(self) + (repr(topics) if self.by_topic else "")
+
+
+@lru_cache(maxsize=1024)
+def of_topic(routing: Routing, topic: str) -> Routing | None:
+    """What a routing is for the records of one topic: by their values alone. None if no table takes the topic."""
+    if not routing.by_topic:
+        return routing
+    rules = tuple(replace(rule, topics=None) for rule in routing.rules if _takes(rule, topic))
+    template = routing.template.replace(TOPIC, re.sub("[^A-Za-z0-9_]", "_", topic)) if routing.template else None
+    if template is not None and PLACEHOLDER not in template:
+        rules, template = (*rules, Rule(template)), None
+    return Routing(routing.field, rules, template) if rules or template is not None else None
+
+
+def _takes(rule: Rule, topic: str) -> bool:
+    return rule.topics is None or takes_topic(rule.topics, topic)
+
+
+def _check_template(template: str, field: str | None) -> None:
+    wanted = {PLACEHOLDER} if field is not None else {TOPIC}
+    for each in (PLACEHOLDER, TOPIC):
+        own = template.rpartition(".")[2].count(each)
+        if own > 1 or (each in wanted and own != 1):
+            raise ConfigError(f"the routing's template needs {each} once, in the table's own name: {template!r}")
+        if own != template.count(each):
+            raise ConfigError(f"a record must not choose its namespace: {template!r}")
 
 
 @dataclass(frozen=True)
@@ -186,9 +242,9 @@ def routes(routing: Routing, values: pa.Array | pa.ChunkedArray) -> Routed:
     unrouted = np.ones(len(groups.values), dtype=np.bool_)
     for which in chosen.values():
         unrouted[which] = False
-    reason = f"no table takes its `{routing.field}`"
+    reason = Reason(f"no table takes its `{routing.field}`", Code.NO_TABLE, routing.field)
     if routing.template is not None:
-        reason = f"its `{routing.field}` cannot be part of a table's name"
+        reason = reason.reworded(f"its `{routing.field}` cannot be part of a table's name")
         _by_template(routing, groups.values, unrouted, chosen)
     for name, which in chosen.items():
         if name not in tables:
@@ -197,8 +253,33 @@ def routes(routing: Routing, values: pa.Array | pa.ChunkedArray) -> Routed:
         return Routed(tables)
     rejects = [Reject(row, reason) for row in groups.rows(np.flatnonzero(unrouted)).tolist()]
     nothing = np.array([len(groups.values)])
-    rejects += [Reject(row, f"has no `{routing.field}` to route by") for row in groups.rows(nothing).tolist()]
+    absent = Reason(f"has no `{routing.field}` to route by", Code.NO_TABLE, routing.field)
+    rejects += [Reject(row, absent) for row in groups.rows(nothing).tolist()]
     return Routed(tables, tuple(sorted(rejects, key=lambda reject: reject.index)))
+
+
+def routes_by_topic(routing: Routing, values: pa.Array | pa.ChunkedArray, topics: pa.Array | pa.ChunkedArray) -> Routed:
+    """As `routes`, for rows of several topics."""
+    if not routing.by_topic:
+        return routes(routing, values)
+    groups = _Groups.of(topics)
+    tables: dict[str, list[Indexes]] = {}
+    rejects: list[Reject] = []
+    for number, topic in enumerate(groups.values.to_pylist()):
+        rows, mine = groups.rows(np.array([number])), of_topic(routing, topic)
+        if mine is None:
+            rejects += [Reject(row, no_table_for(topic)) for row in rows.tolist()]
+            continue
+        routed = routes(mine, values.take(pa.array(rows)))
+        rejects += [Reject(int(rows[each.index]), each.reason) for each in routed.rejects]
+        for table, which in routed.tables.items():
+            tables.setdefault(table, []).append(rows[which.to_numpy()])
+    merged = {table: pa.array(np.sort(np.concatenate(which))) for table, which in tables.items()}
+    return Routed(merged, tuple(sorted(rejects, key=lambda reject: reject.index)))
+
+
+def no_table_for(topic: str) -> Reason:
+    return Reason(f"no table takes records of topic `{topic}`", Code.NO_TABLE)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, label_of
+from landonce.protocol.reasons import Reason
 from landonce.read.formats import Decoded, Reject
 from landonce.read.formats.json.columns import fit
 from landonce.read.schema.fields import Schema
 
 COORDINATES = ("_topic", "_partition", "_offset")
 """Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""
+CHANGE = "_change"
+"""The column by which rows that are brought to a user's own sink say what they do to a row of the target: I, U or D."""
 NOWHERE = -1
 """The floor of a table that takes no rows at all."""
 _SCHEMA = pa.schema(
@@ -79,7 +82,7 @@ def chosen(rows: pa.Table) -> pa.Table:
 
 Fit = Callable[[pa.Table], Decoded]
 """Converts rows with coordinates to the types of one table."""
-Refuses = Callable[[pa.Table], Mapping[int, str]]
+Refuses = Callable[[pa.Table], Mapping[int, Reason]]
 """The rows that a table cannot hold although their types fit: the reason by index."""
 
 
@@ -107,7 +110,7 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
     `kept` are columns that pass unchanged. Columns that the table does not have are left out: names were checked before
     the start.
     """
-    reasons: dict[int, str] = {}
+    reasons: dict[int, Reason] = {}
     columns = {name: rows.column(name) for name in kept}
     for each in target.fields:
         if each.name not in rows.column_names:
@@ -118,7 +121,7 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
             for row in np.flatnonzero(fault.rows):
                 reasons.setdefault(int(row), fault.reason(each.name))
         columns[each.name] = fitted
-    table = pa.table(columns)
+    table = target.without_unfilled(pa.table(columns))
     if reasons:
         keep = np.ones(rows.num_rows, dtype=np.bool_)
         keep[list(reasons)] = False

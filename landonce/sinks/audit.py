@@ -7,7 +7,7 @@ what writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -72,9 +72,9 @@ class HeldTables(ABC):
     def routing(self) -> Routing:
         """Which tables a record goes to."""
 
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The columns that name a row, if records change rows."""
+    def identity(self, table: str) -> tuple[str, ...]:
+        """The columns that name a row of the table, if records change rows."""
+        del table
         return ()
 
     @property
@@ -122,6 +122,13 @@ class Counted:
     def between(self, first: int, end: int) -> Counted:
         low, high = np.searchsorted(self.offsets, (first, end))
         return Counted(self.offsets[low:high], self.counts[low:high])
+
+    def without(self, offsets: Collection[int]) -> Counted:
+        """The same, but for these."""
+        if not offsets:
+            return self
+        left = ~np.isin(self.offsets, np.fromiter(offsets, np.int64, len(offsets)))
+        return Counted(self.offsets[left], self.counts[left])
 
 
 @dataclass(frozen=True)
@@ -211,6 +218,34 @@ class Held(ABC):
         return ()
 
 
+class NoRows(Held):
+    """A table that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+        del partition, first, end
+        return Counted.none()
+
+    repeated = counted
+
+    def count(self, partition: Partition, first: int, end: int = LAST) -> int:
+        del partition, first, end
+        return 0
+
+    def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
+        del partition, first, end
+        return None
+
+    def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
+        del labels
+        return ()
+
+    def values(self) -> HeldValues:
+        return NoValues(self.name)
+
+
 @dataclass(frozen=True)
 class Piece:
     """A bounded number of rows with their values. `_offset` says which record each belongs to."""
@@ -240,6 +275,17 @@ class HeldValues(ABC):
         """Whether the table fills the column itself if a record holds nothing for it."""
         del name
         return False
+
+
+class NoValues(HeldValues):
+    """Of a table that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
+        del partition, first, end, names
+        return iter(())
 
 
 class HeldKeys(ABC):

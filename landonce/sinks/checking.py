@@ -9,21 +9,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from landonce.errors import PlanChanged, TargetAhead
+from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import LedgerState, bound
 from landonce.protocol.ranges import Partition
-from landonce.protocol.source import SourceView, Start, available, bind
-from landonce.protocol.target import ahead
+from landonce.protocol.seek_marker import interrupted
+from landonce.protocol.source import SourceView, available, bind
+from landonce.protocol.target import ahead, below_start, refuse_below_start
+from landonce.read.changes import Changes
 from landonce.read.decoding import Decoding, decoder_of
+from landonce.read.kafka.broker import refuse_vanished
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
 from landonce.sinks.declared import declared_schema, sampled_schema, selected_from
-from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.deduplicating import Tables, TablesRecipe, recipe_of, several
 from landonce.sinks.run import CORRECT_CONVERT, plan_fingerprint, run_of
 from landonce.sinks.section import LedgerPlace
 from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger
@@ -38,6 +43,10 @@ Sections = Iterator[tuple[str, Findings]]
 """Sections by name. The findings of one are read before the next section is asked for."""
 Statement = Callable[[Schema], str]
 """The statement that makes a table of these columns, for people. Raises for columns that the table cannot have."""
+
+
+_MOST_LINES = 20
+"""Partitions that `check` lists one by one."""
 
 
 @dataclass
@@ -64,6 +73,13 @@ class CheckRun:
     statements: tuple[Statement, ...] = ()
     """Of tables that are not there yet, and whose columns `select` makes: what a start would run."""
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """By name, as far as the brokers say which match."""
+        named = self.parts.config.source.kafka.topics
+        seen = self.source.topic_ids if self.source is not None else ()
+        return named if isinstance(named, tuple) else tuple(topic for topic, _ in seen)
+
 
 def ledger_and_position(run: CheckRun) -> Sections:
     """What can be said of any sink."""
@@ -74,12 +90,49 @@ def ledger_and_position(run: CheckRun) -> Sections:
 
 def of_deduplicating(run: CheckRun, sink: DeduplicatingSink) -> Sections:
     """A target that deduplicates: the ledger, the table, what becomes of records, and the position."""
+    if several(sink):
+        yield from _of_tables(run, sink)
+        return
     with closing(sink.target()) as target:
         yield "ledger", outside_ledger(run)
         yield "table", _target_table(run, sink, target)
         if run.table:
-            yield "records", _target_records(run, sink, target)
+            yield "records", _target_records(run, sink)
         yield "position", _target_position(run, target)
+
+
+def _of_tables(run: CheckRun, sink: DeduplicatingSink) -> Sections:
+    """The same for several tables, or tables that evolve."""
+    all_there = all_fit = True
+    with closing(Tables(sink)) as tables:
+        yield "ledger", outside_ledger(run)
+        for name in sink.routing.static:
+            yield f"table {name}", _target_table(run, sink.one(name), tables.one(name))
+            all_there, all_fit = all_there and run.table, all_fit and run.fit
+        if sink.routing.template is not None:
+            yield "tables", _named_by_records(sink, tables)
+        run.table, run.fit = all_there, all_there and all_fit
+        if run.fit:
+            yield "records", _tables_records(run, sink)
+        yield "position", _target_position(run, tables)
+
+
+def _named_by_records(sink: DeduplicatingSink, tables: Tables) -> Findings:
+    found = sink.existing()
+    made = "are made when they come" if sink.create else "are dead letters"
+    yield Finding(Level.OK, f"{len(found)} tables are there that records may name; records for others {made}")
+    for name in found:
+        for each in tables.one(name).check():
+            if each.level is Level.REFUSED:
+                yield Finding(Level.WARNING, f"{name}: {each.what}: records for it would be dead letters", each.change)
+
+
+def _tables_records(run: CheckRun, sink: DeduplicatingSink) -> Findings:
+    recipe = recipe_of(run_of(run.parts), sink)
+    run.recipe = recipe
+    for each in recipe.tables if isinstance(recipe, TablesRecipe) else ():
+        yield decoded(each.source, recipe.decoding, f" for {each.name}")
+    same_fingerprint(run, recipe)
 
 
 def _target_table(run: CheckRun, sink: DeduplicatingSink, target: Target) -> Findings:
@@ -88,8 +141,8 @@ def _target_table(run: CheckRun, sink: DeduplicatingSink, target: Target) -> Fin
     yield from table(run, findings, sink.identity, created)
 
 
-def _target_records(run: CheckRun, sink: DeduplicatingSink, target: Target) -> Findings:
-    recipe = insert_recipe(run_of(run.parts), sink, target.schema())
+def _target_records(run: CheckRun, sink: DeduplicatingSink) -> Findings:
+    recipe = recipe_of(run_of(run.parts), sink)
     yield from records(run, recipe, recipe.source)
 
 
@@ -101,9 +154,11 @@ def _target_position(run: CheckRun, target: Target) -> Findings:
     if not run.fit or state.pending is not None:
         return
     unbound = run.state is None or run.state.fresh
-    start = Start(run.parts.config.source.kafka.start)
     seen = look_by_name(target, state, floors(state))
-    ranges = ahead(state, seen, run.source, start, unbound=unbound)
+    ranges = ahead(state, seen, run.source, run.parts.start, unbound=unbound)
+    if unbound and (below := below_start(state, seen, run.parts.start)):
+        labelled = [replace(each, partition=state.labelled(each.partition)) for each in below]
+        refuse_below_start(target.count(labelled), run.parts.start)
     if ranges:
         span = sum(each.span for each in ranges)
         yield Finding(
@@ -170,7 +225,7 @@ def _snapshot_records(run: CheckRun, sink: SnapshotSink) -> Findings:
 def _snapshot_position(run: CheckRun, sink: SnapshotSink, opened: SnapshotTable) -> Findings:
     yield from position(run)
     new = run.state is None or run.state.fresh
-    if run.ledger and new and run.table and opened.holds(run.parts.config.source.kafka.topics):
+    if run.ledger and new and run.table and opened.holds(run.topics):
         raise TargetAhead(
             f"the table {sink.table} holds records of these topics, but no position of this pipeline",
             command="take a new table, or the name of the pipeline that wrote them",
@@ -199,6 +254,12 @@ def outside_ledger(run: CheckRun) -> Findings:
     named, ledger = run.parts.config.outside_ledger, run.parts.ledger
     if named.plugin is not None:
         yield Finding(Level.OK, f"plug-in {named.plugin.name}, {type(ledger).__module__}.{type(ledger).__name__}")
+    if named.memory:
+        yield Finding(
+            Level.WARNING,
+            "is in memory: the position is lost when the process ends, and the next start compares the whole target with the topic",
+            "name `sqlite`, `postgres` or `keeper_map` under `ledger` for a pipeline that is to last",
+        )
     path = named.sqlite
     if path is not None and not path.exists():
         run.ledger = True
@@ -215,6 +276,8 @@ def entries(run: CheckRun, place: str = "") -> Findings:
         yield Finding(Level.OK, f"{place}answers, and has no entry for this pipeline yet")
         return
     yield Finding(Level.OK, entry(run.state))
+    if run.state.pending is not None and run.state.pending.kind is Kind.SEEK:
+        raise interrupted(run.state.pending)
     if run.state.pending is not None:
         yield Finding(
             Level.WARNING,
@@ -273,17 +336,25 @@ def to_be_created(
         yield Finding(Level.OK, f"the table does not exist yet; the first start creates it:\n{statement(schema)}")
 
 
-def records(run: CheckRun, recipe: AnyRecipe, source: Schema) -> Findings:
-    """What becomes of records, where there is one table."""
+def records(
+    run: CheckRun, recipe: AnyRecipe, source: Schema, identity: tuple[str, ...] = (), changes: Changes | None = None
+) -> Findings:
+    """What becomes of records, where there is one table. `identity` and `changes`: if they change its rows."""
     run.recipe = recipe
-    yield decoded(source, recipe.decoding)
+    yield decoded(source, recipe.decoding, "", identity, changes)
     same_fingerprint(run, recipe)
 
 
-def decoded(schema: Schema, decoding: Decoding, into: str = "") -> Finding:
+def decoded(
+    schema: Schema,
+    decoding: Decoding,
+    into: str = "",
+    identity: tuple[str, ...] = (),
+    changes: Changes | None = None,
+) -> Finding:
     """Whether records can become these fields at all."""
     try:
-        decoder_of(schema, decoding)
+        decoder_of(schema, decoding, identity, changes)
     except (TypeError, ValueError) as error:
         return Finding(Level.REFUSED, str(error), "declare another type in `source.kafka.schema`")
     mistakes = [] if into else [*decoding.convert.mistakes(schema)]
@@ -296,9 +367,13 @@ def decoded(schema: Schema, decoding: Decoding, into: str = "") -> Finding:
 def same_fingerprint(run: CheckRun, recipe: AnyRecipe) -> None:
     """A pending plan is settled by the file that made it."""
     pending = run.state.pending if run.state else None
-    if pending is not None and pending.fingerprint != plan_fingerprint(run.parts.sink, recipe):
+    if (
+        pending is not None
+        and pending.kind is not Kind.SEEK
+        and pending.fingerprint != plan_fingerprint(run.parts.sink, recipe)
+    ):
         raise PlanChanged(
-            "the pending plan was made with another transform, schema or decoder: the pipeline file or the table's "
+            "the pending plan was made with another shard map, transform, schema or decoder: the pipeline file or the table's "
             "columns were changed since",
             command="put the old file or columns back and run it once, or: landonce state accept-change {file}",
         )
@@ -317,7 +392,9 @@ def bound_state(run: CheckRun, state: LedgerState | None) -> LedgerState | None:
         return None
     config = run.parts.config
     state = state or LedgerState(config.pipeline, lineage="check")
-    binding = bind(state, run.source, Start(config.source.kafka.start))
+    refuse_vanished(config.source.kafka.topics, dict(state.topic_ids), run.source)
+    source = run.parts.begins(run.source) if state.fresh else run.source
+    binding = bind(state, source, run.parts.start)
     return bound(state, binding.cluster_id, binding.topic_ids, binding.added)
 
 
@@ -330,8 +407,32 @@ def distances(run: CheckRun, state: LedgerState) -> Findings:
     """How far the position is from the topics' ends, and from being overrun."""
     if run.source is None:
         return
+    if state.version == 1 and state.batch == 0 and run.parts.stored is None:
+        yield from _beginnings(run, state, run.source)
     yield from _lag(state, run.source, run.kept_by)
     yield from run.retention({each.partition: each.first for each in available(state, run.source)})
+
+
+def _beginnings(run: CheckRun, state: LedgerState, view: SourceView) -> Findings:
+    """Where each partition begins, in records and times. `start` says nothing more once there is a position."""
+    extents, positions = dict(view.extents), state.committed()
+    waiting = {each: at for each, at in positions.items() if at < extents[each].stable_end}
+    times = run.parts.broker.first_times(dict(sorted(waiting.items())[:_MOST_LINES]))
+    for partition, at in sorted(positions.items())[:_MOST_LINES]:
+        extent = extents[partition]
+        first = f"; its first record is of {_moment(times[partition])}" if partition in times else ""
+        yield Finding(
+            Level.OK,
+            f"{partition} would begin at offset {at} of [{extent.start}, {extent.stable_end}): at most "
+            f"{extent.stable_end - at} records to deliver, {at - extent.start} before that are left out{first}",
+        )
+    if len(positions) > _MOST_LINES:
+        yield Finding(Level.OK, f"{len(positions) - _MOST_LINES} more partitions begin by the same rule")
+
+
+def _moment(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _lag(state: LedgerState, view: SourceView, kept_by: str) -> Findings:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
-from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.ledger.claims import ClaimLedger, ClaimPlace
 from landonce.protocol.block_rows import Claim
 from landonce.sinks.run import OpenSink
 from landonce.sinks.worker import Recipe, Task
@@ -37,7 +37,7 @@ class PushTask(Task):
 class PushRecipe(Recipe[PushTask]):
     """Of a sink whose blocks are claimed."""
 
-    ledger: PushPlace
+    ledger: ClaimPlace
     """Where workers claim blocks."""
 
     @property
@@ -49,4 +49,4 @@ class OpenClaimed(OpenSink):
     """Such a sink, opened on the driver. The target is not asked anything: it may be anything."""
 
     recipe: PushRecipe
-    ledger: PushLedger
+    ledger: ClaimLedger

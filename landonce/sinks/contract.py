@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from landonce.config import model
 from landonce.errors import ConfigError, TableUnfit
 from landonce.ledger.open import named_ledger, open_ledger
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.protocol.target import TargetView
+from landonce.read.evolution import Evolution
+from landonce.read.route import Routing, Rule
 from landonce.read.rows import COORDINATES as COORDINATES
 from landonce.read.schema.fields import Schema
 
 if TYPE_CHECKING:
+    from landonce.read.changes import Changes
     from landonce.sinks.audit import HeldTables
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.deduplicating import OpenDeduplicating
@@ -98,6 +102,14 @@ class Target(ABC):
     @abstractmethod
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows are there in these ranges, asked while a pipeline runs: nobody is waited for. 0 where nothing tells."""
+
+    def no_removal(self) -> str:
+        """Why `remove` cannot be used, in one sentence. Empty: it can."""
+        return "the sink offers no way to remove rows by their coordinates."
+
+    def remove(self, ranges: Iterable[Range]) -> None:
+        """Removes the rows of these ranges, for an operator. Returns once they are gone, on every replica. Nothing writes meanwhile."""
+        raise NotImplementedError(self.no_removal())
 
     @abstractmethod
     def exists(self) -> bool:
@@ -191,6 +203,12 @@ class BlockWriter(ABC):
         """What may remove rows as soon as they are acknowledged, and what to do about it, for people. Empty where nothing is known."""
         return ""
 
+    def suspects(self, deadline: int) -> bool:
+        """Whether the target died after the plan with this deadline was made, may remember tokens whose rows it lost, and would pass rows
+        under such a token on to views behind the table."""
+        del deadline
+        return False
+
     @property
     @abstractmethod
     def atomic(self) -> bool:
@@ -218,6 +236,12 @@ class Sink(ABC):
     """What is not there and can be made is made at the start."""
     deadline: float = 0.0
     """Seconds; the least time that a plan is given."""
+    interval: float = 1.0
+    """Seconds between two batches, unless the pipeline file says how many."""
+    short_interval: float = 0.0
+    """Seconds. Batches that follow each other faster cost readers more than they bring; `check` warns of them."""
+    short_interval_costs: str = ""
+    """What they cost, in a few words."""
 
     @property
     @abstractmethod
@@ -226,7 +250,11 @@ class Sink(ABC):
 
     def open_ledger(self, config: Pipeline) -> Ledger:
         """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
-        return named_ledger(config.outside_ledger, config.pipeline)
+        return self.open_named_ledger(config.outside_ledger, config.pipeline)
+
+    def open_named_ledger(self, named: model.Ledger, name: str) -> Ledger:
+        """The ledger of this name outside of the target, as a pipeline file or a program says where it is. Connects to nothing yet."""
+        return named_ledger(named, name)
 
     @abstractmethod
     def open(self, run: Run) -> OpenSink:
@@ -242,6 +270,11 @@ class Sink(ABC):
         return False
 
     @property
+    def versioned(self) -> bool:
+        """Where records change rows by a key: a row keeps the position of its change, so an older change that lands late never wins."""
+        return False
+
+    @property
     def keeps_position(self) -> bool:
         """The position of a user's own query is in the target, with its rows: nobody names a ledger."""
         return self.guarantee in (Guarantee.SNAPSHOT, Guarantee.TRANSACTIONAL)
@@ -250,6 +283,15 @@ class Sink(ABC):
     def no_query(self) -> str:
         """Why a user's own query cannot be delivered to it, in one sentence. Empty: it can."""
         return f"{self} changes rows by a key, and a query only adds rows." if self.changes_rows else ""
+
+    @property
+    def no_replay(self) -> str:
+        """Why a dead letter cannot land after newer records, in one sentence. Empty: it can."""
+        return (
+            f"{self} changes rows by a key, and a dead letter is older than what came after it: it could overwrite a newer change of its row."
+            if self.changes_rows and not self.versioned
+            else ""
+        )
 
     @property
     def unreadable(self) -> str:
@@ -300,16 +342,58 @@ class DeduplicatingSink(Sink):
     def promise(self, config: Pipeline) -> Promise:
         from landonce.sinks.promise import of_deduplicating
 
-        return of_deduplicating(config)
+        return of_deduplicating(config, keyed=self.changes_rows, ordered=self.ordered)
 
     table: str
-    """What plans and tokens call the table."""
+    """What plans and tokens call the table; or all of them, where there are several."""
     deadline: float = 15.0
+    evolve: bool = False
+    """Tables get the columns that records need."""
+
+    key: tuple[str, ...] = ()
+    """The columns by which records change rows; empty where rows are only added."""
+    changes: Changes | None = None
+    """How records change rows. A worker gets them with the operation in the column `_op`."""
+    ordered: bool = False
+    """Whether rows take earlier ones away. Then the blocks of a partition land one after the other, and each lands whole: one that is there in
+    part is never filled up."""
+
+    @property
+    def changes_rows(self) -> bool:
+        return bool(self.key)
+
+    @property
+    def routing(self) -> Routing:
+        """Which tables a record goes to."""
+        return Routing(None, (Rule(self.table),))
+
+    def one(self, table: str) -> DeduplicatingSink:
+        """The sink of one of its tables."""
+        del table
+        return self
+
+    def existing(self) -> tuple[str, ...]:
+        """The tables that are there, of those that records may name and the file does not."""
+        return ()
+
+    def taking(self, columns: Schema, records: Schema | None) -> Schema:
+        """The columns of a table, as records with these fields fill them. None: what the fields are, only records say."""
+        del records
+        return columns
+
+    def can_change(self, columns: Schema, wanted: Evolution) -> Evolution:
+        """As much of this as a table with these columns can be changed for. Decided alike wherever it is asked."""
+        del columns, wanted
+        return Evolution()
+
+    def change(self, table: str, wanted: Evolution) -> None:
+        """Changes the columns of one of its tables, in one step: adds, and widens. Never narrows, renames or drops. Harmless if it is done."""
+        raise NotImplementedError(f"{self} does not change {table} for {wanted}")
 
     def open(self, run: Run) -> OpenDeduplicating:
-        from landonce.sinks.deduplicating import OpenDeduplicating
+        from landonce.sinks.deduplicating import OpenDeduplicating, OpenTables, several
 
-        return OpenDeduplicating(self, run)
+        return OpenTables(self, run) if several(self) else OpenDeduplicating(self, run)
 
     def creation(self, columns: Schema) -> str:
         """The statement that makes the table, for people. Raises for columns that it cannot have."""

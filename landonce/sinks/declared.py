@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from landonce.config.model import Transform
 from landonce.errors import ConfigError
 from landonce.protocol.source import SourceView
 from landonce.read.decoding import Decoding, decoder_of
-from landonce.read.formats.text.plain import Framed
 from landonce.read.record_columns import RECORD_COLUMNS, record_fields
 from landonce.read.sample import Inferred, first_records, sample_of, usable_columns
 from landonce.read.schema.ddl import parse_schema, spelled_schema
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.pipeline_file import Pipeline
 
 if TYPE_CHECKING:
@@ -58,10 +59,18 @@ def sampled_schema(
     records = first_records(view, parts.consumer)
     known = format_.fields([each.value for each in records])
     if known is not None:
-        return _known_columns(known, parts.decoding, usable, whole)
-    if isinstance(format_, Framed):
-        records = [replace(each, value=format_.unframed(each.value)) for each in records]
-    return sample_of(records).columns(usable, whole)
+        return _known_columns(_row_in(known, parts.config.sink.change_mode), parts.decoding, usable, whole)
+    bodies = format_.bodies(pa.array([each.value for each in records], pa.binary())).to_pylist()
+    unframed = (replace(each, value=body) for each, body in zip(records, bodies, strict=True))
+    return sample_of(unframed).columns(usable, whole)
+
+
+def _row_in(known: Schema, change_mode: str) -> Schema:
+    """The fields of the row: in Debezium's envelopes, those of `after`."""
+    row = known.by_name().get("after") if change_mode == "debezium" else None
+    if row is None or not pa.types.is_struct(row.type):
+        return known
+    return Schema(tuple(Field(each.name, each.type, required=not each.nullable) for each in row.type))
 
 
 def _known_columns(

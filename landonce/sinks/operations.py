@@ -5,22 +5,28 @@ Nothing here asks a person: a decision is made (`Choice`), explained and confirm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from landonce.errors import ConfigError, NothingToDo, PlanPending
+import numpy as np
+
+from landonce.errors import ConfigError, NothingToDo, PlanPending, TargetRefused
+from landonce.failpoints import reach
 from landonce.protocol.block_rows import Row, landed
-from landonce.protocol.blocks import Plan
+from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView
-from landonce.protocol.operate import Decision, landed_too
+from landonce.protocol.operate import Ability, Decision, Seeking, landed_too
 from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.seek_marker import interrupted
+from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
-from landonce.sinks.contract import DeduplicatingSink, look_by_name, wait_out
-from landonce.sinks.deduplicating import insert_recipe
+from landonce.sinks.audit import Held
+from landonce.sinks.contract import DeduplicatingSink, Target, look_by_name, wait_out
+from landonce.sinks.deduplicating import recipe_of, table_names, there
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
 from landonce.sinks.snapshot import SnapshotSink, TableLedger, table_view
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 Sessions = Callable[[Mapping[str, str]], AbstractContextManager[Callable[[], "SparkSession"]]]
 """Gives a Spark session with these settings when one is needed, and stops it afterwards."""
 UNCHANGED = "Nothing was changed."
+_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,25 @@ class Kept:
 
 @dataclass(frozen=True)
 class Before:
-    """Who wrote the table before, as an operator names it: one of the first three."""
+    """Who wrote the table before, as an operator names it: one of the first three, or of the two that keep a position apart from it."""
 
     connector: str | None = None
     checkpoint: str | None = None
     nothing: bool = False
     control_topic: str | None = None
     group: str | None = None
+    state_table: str | None = None
+    """Where the writer kept its state; empty: where it is by default."""
+    offsets_of: str | None = None
+    """A consumer group whose offsets say where the writer stopped."""
+    missing: Start | None = None
+    """Where a partition begins that the state says nothing of."""
+    landed: bool | None = None
+    """What a person says of a batch that cannot be settled."""
+
+    def only(self, *names: str) -> bool:
+        """Whether nothing is named but these."""
+        return all(getattr(self, each.name) in (None, False) for each in fields(self) if each.name not in names)
 
 
 class Import(Protocol):
@@ -119,10 +138,13 @@ class Operations:
     sessions: Sessions
     fan_out = False
     """The plan of a batch is committed to several tables, one after the other."""
-    no_fill = "there is nothing to fill: every block lands whole or not at all."
-    """Why a partial block cannot be filled up. Empty where it can."""
     instead = "landonce run {file}"
-    """What to do instead."""
+    """What to do instead of `state fill`."""
+
+    @property
+    def no_fill(self) -> str:
+        """Why a partial block cannot be filled up. Empty where it can."""
+        return "there is nothing to fill: every block lands whole or not at all."
 
     @property
     def observed(self) -> Ledger:
@@ -138,9 +160,12 @@ class Operations:
         del ledger
         return ""
 
-    def required(self, *, bound: bool = True) -> LedgerState:
-        """The ledger's entry. `bound`: one that was never bound to a topic will not do."""
+    def required(self, *, bound: bool = True, seeking: bool = False) -> LedgerState:
+        """The ledger's entry. `bound`: one that was never bound to a topic will not do. `seeking`: nor will, for other commands, one
+        that is marked because rows are being removed."""
         found = self.load()
+        if found is not None and found.pending is not None and found.pending.kind is Kind.SEEK and not seeking:
+            raise interrupted(found.pending)
         if found is None or (bound and found.fresh):
             raise NothingToDo(
                 f"pipeline {self.parts.config.pipeline!r} has no position yet: it never ran, or its ledger is somewhere else.",
@@ -159,6 +184,11 @@ class Operations:
             return Kept(f"the plug-in {named.plugin.name}", {"plugin": named.plugin.name})
         if named.sqlite is not None:
             return Kept(f"the file {named.sqlite}", {"sqlite": str(named.sqlite)})
+        if (table := named.keeper_map) is not None:
+            where = {"keeper_map": table.path, "table": table.table}
+            return Kept(f"the KeeperMap table {table.table}, at {table.path}", where)
+        if named.memory:
+            return Kept("the memory of a process that has ended", {"memory": True})
         return Kept("PostgreSQL", {"postgres": True})
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
@@ -201,6 +231,11 @@ class Operations:
         del ranges
         return None
 
+    def records(self, state: LedgerState, ranges: Sequence[Range]) -> int | None:
+        """How many records of these ranges have rows, each once. None where it cannot be asked."""
+        del state
+        return self.count(ranges)
+
     def change(self, state: LedgerState, decision: Decision) -> None:
         """The ledger first, which fences; then whatever else says how far the pipeline is."""
         self.parts.ledger.change(state, decision.new, decision.note())
@@ -209,6 +244,43 @@ class Operations:
         """A person has looked for a block with this key in the target, and found it or not."""
         del block, owner, landed
         raise nothing_to_settle()
+
+    def able(self) -> Ability:
+        """What can be done about rows that would be delivered again."""
+        return Ability(no_removal=f"{self.parts.sink} cannot remove rows by their coordinates.", keyed=self._keyed)
+
+    @property
+    def _keyed(self) -> bool:
+        return self.parts.sink.changes_rows
+
+    def remove(self, ranges: Sequence[Range]) -> None:
+        """Removes all rows of these ranges, by what `_topic` holds. Returns once they are gone, on every replica."""
+        raise NotImplementedError(f"{self.parts.sink} removes no rows: {ranges}")
+
+    def carry_out(
+        self, state: LedgerState, seeking: Seeking, remove_letters: Callable[[Sequence[Range]], object]
+    ) -> None:
+        """Moves the position. Whatever is removed goes while the ledger is marked: a command that is killed is resumed by the next one."""
+        if seeking.marked is None:
+            reach("move.before")
+            self.change(state, seeking.decision)
+            reach("move.after")
+            return
+        ranges = [replace(each, partition=state.labelled(each.partition)) for each in seeking.removed]
+        reach("mark.before")
+        self.parts.ledger.change(state, seeking.marked)
+        reach("mark.after")
+        self.remove(ranges)
+        reach("remove.after")
+        remove_letters(ranges)
+        reach("move.before")
+        self.parts.ledger.change(seeking.marked, seeking.decision.new, seeking.decision.note())
+        reach("move.after")
+
+    def stay(self, owner: str) -> Choice:
+        """A table that was rolled back stays as it is."""
+        del owner
+        raise carries_no_position()
 
     def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
         """A position that is uncertain is taken for true."""
@@ -224,7 +296,8 @@ class Operations:
         """Goes on where another writer of the table stopped."""
         del before, owner
         raise ConfigError(
-            f"sink: {self.parts.sink} cannot continue where another writer stopped: only Iceberg tables can."
+            f"sink: {self.parts.sink} cannot continue where another writer stopped: only tables in Iceberg and ClickHouse can. "
+            "`start: {group: …}` begins where a consumer group stopped."
         )
 
     def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
@@ -247,16 +320,42 @@ def nothing_to_settle() -> NothingToDo:
     )
 
 
+_COMPARED = "landonce state seek {file} … --keep-rows   (what is there is recognised, and what is missing is written)"
+
+
+def _pieces(ranges: Iterable[Range]) -> Iterator[tuple[Partition, int, int]]:
+    """As much as is held in memory at once."""
+    for each in ranges:
+        for first in range(each.first, each.end, _AT_ONCE):
+            yield each.partition, first, min(first + _AT_ONCE, each.end)
+
+
+def _gone(rows: int, sink: object) -> None:
+    if rows:
+        raise TargetRefused(
+            f"{sink} still holds {rows} rows that were to be removed.",
+            safe="The position did not move, and no driver starts before this is finished.",
+            command="landonce state seek {file} --resume",
+        )
+
+
 @dataclass
 class LookingOperations(Operations):
     """A target that can be looked into, and that takes inserts with deadlines."""
 
     sink: DeduplicatingSink
-    no_fill = ""
+
+    @property
+    def no_fill(self) -> str:
+        if not self.sink.ordered:
+            return ""
+        return (
+            f"rows of {self.sink} take earlier rows away, so a block cannot be filled up: what is there of it would count twice. "
+            "Put the rows back that were removed."
+        )
 
     def fingerprint(self) -> str:
-        with closing(self.sink.target()) as target:
-            return insert_recipe(run_of(self.parts), self.sink, target.schema()).fingerprint()
+        return recipe_of(run_of(self.parts), self.sink).fingerprint()
 
     def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del statuses
@@ -279,7 +378,42 @@ class LookingOperations(Operations):
             )
 
     def count(self, ranges: Sequence[Range]) -> int | None:
-        return self.sink.writer().count(ranges)
+        names = [name for name in table_names(self.sink) if there(self.sink, name)]
+        return sum(self.sink.one(name).writer().count(ranges) for name in names)
+
+    def records(self, state: LedgerState, ranges: Sequence[Range]) -> int | None:
+        names = [name for name in table_names(self.sink) if there(self.sink, name)]
+        if len(names) < 2:
+            return self.count(ranges)
+        with closing(self.sink.held(self.parts, state)) as tables:
+            held = [each for name in names if isinstance(each := tables.open(name), Held)]
+            return sum(
+                len(np.unique(np.concatenate([each.counted(*piece).offsets for each in held])))
+                for piece in _pieces(ranges)
+            )
+
+    def able(self) -> Ability:
+        no_removal = next((why for target in self._own_tables() if (why := target.no_removal())), "")
+        versioned = self.sink.versioned
+        return Ability(compares=True, no_removal=no_removal, instead=_COMPARED, keyed=self._keyed, versioned=versioned)
+
+    def remove(self, ranges: Sequence[Range]) -> None:
+        """No insert may run on: a marker is pending, and no plan."""
+        with closing(self.sink.target()) as target:
+            target.kill()
+        for target in self._own_tables():
+            target.remove(ranges)
+            _gone(target.count(ranges), self.parts.sink)
+            reach("remove.table")
+
+    def _own_tables(self) -> Iterator[Target]:
+        """Those that the file names, and those that the ledger knows. Others may fit a name with a field, and be somebody else's."""
+        state, routing = self.parts.ledger.load(), self.sink.routing
+        listed = filter(routing.could_make, (name for name, _ in state.tables) if state is not None else ())
+        for name in dict.fromkeys((*routing.static, *listed)):
+            with closing(self.sink.one(name).target()) as target:
+                if target.exists():
+                    yield target
 
 
 @dataclass
@@ -309,6 +443,15 @@ class TransactionalOperations(Operations):
     def count(self, ranges: Sequence[Range]) -> int | None:
         with closing(self.sink.open_table()) as table:
             return table.count(ranges) if table.exists() else None
+
+    def able(self) -> Ability:
+        with closing(self.sink.open_table()) as table:
+            return Ability(no_removal=table.no_removal(), keyed=self._keyed)
+
+    def remove(self, ranges: Sequence[Range]) -> None:
+        with closing(self.sink.open_table()) as table:
+            table.remove(ranges)
+            _gone(table.count(ranges), self.parts.sink)
 
 
 @dataclass

@@ -10,8 +10,19 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from landonce.config.dedup import Dedup, DedupStore
 from landonce.config.formats import beside
 from landonce.config.load import keys_of, read, validated
-from landonce.config.model import Batch, DeadLetters, Duration, Ledger, Source, Spark, Transform, pipeline_name
-from landonce.config.part import Part
+from landonce.config.model import (
+    Batch,
+    DeadLetters,
+    Duration,
+    Ledger,
+    Source,
+    Spark,
+    Transform,
+    options_beside,
+    pipeline_name,
+    takes_topic,
+)
+from landonce.config.part import Part, secret_beside
 from landonce.sinks import registry
 from landonce.sinks.section import LedgerPlace, SinkSection
 
@@ -30,7 +41,7 @@ class Pipeline(Part):
     dedup: Dedup | None = None
     """Events are unique by a key. Without it, each record lands once, whatever it holds."""
     batch: Batch = Batch()
-    dead_letters: DeadLetters = DeadLetters(path=Path("dead"))
+    dead_letters: DeadLetters = DeadLetters()
     stall: Duration = Field(default=300.0, gt=0)
     """How long an error that may pass is waited for before the run ends with an exit code."""
     spark: Spark = Spark()
@@ -38,14 +49,39 @@ class Pipeline(Part):
     @model_validator(mode="after")
     def _sound(self) -> Pipeline:
         self.sink.refuse(self.transform, self.ledger)
-        if self.sink.needs_json and not self.source.kafka.format.is_plain_json:
-            raise ValueError(f"source.kafka.format: `{self.sink.needs_json}` of the sink is for plain JSON records")
-        if self.sink.needs_json and self.source.kafka.convert.fits:
+        self.sink.refuse_topics(self.source.kafka.topics)
+        letters, kafka = self.dead_letters, self.source.kafka
+        near = letters.bootstrap_servers in (None, kafka.bootstrap_servers)
+        if letters.topic is not None and near and takes_topic(kafka.topics, letters.topic):
+            raise ValueError(f"dead_letters.topic: {letters.topic} is a topic that the pipeline reads")
+        names, format_ = self.sink.reads_names, self.source.kafka.format
+        if names and not format_.shows_fields:
+            raise ValueError(f"source.kafka.format: `{names}` of the sink is for JSON, Avro and Protobuf")
+        if self.sink.change_mode and format_.is_plain:
             raise ValueError(
-                f"source.kafka.convert: `{self.sink.needs_json}` of the sink takes values as they are: strict"
+                "source.kafka.format: raw and string have no fields, so no record can name the row it changes"
             )
-        if self.dedup is not None and self.dedup.store is None and self.ledger is not None and self.ledger.plugin:
-            raise ValueError("dedup.store: is missing, and the ledger of a plug-in cannot hold it")
+        if self.sink.change_mode == "dms" and format_.json_ is None:
+            raise ValueError("source.kafka.format: AWS DMS writes its records as JSON")
+        if self.sink.change_mode in ("upsert", "operation") and self.source.kafka.key_format.is_plain:
+            raise ValueError(
+                "source.kafka.key_format: a tombstone names its row in its key, and raw and string have no fields"
+            )
+        if self.dedup is not None and self.dedup.marked and not format_.has_schema:
+            raise ValueError("dedup: only the schemas of Avro and Protobuf mark a key; name its fields")
+        if self.dedup is not None and self.batch.commit_timeout is not None:
+            raise ValueError(
+                "batch.commit_timeout: does not go with `dedup`, which stores what each block of a batch accepts; leave one of them out"
+            )
+        if self.dedup is not None and self.sink.no_dedup:
+            raise ValueError(f"dedup: {self.sink.no_dedup}")
+        if (
+            self.dedup is not None
+            and self.dedup.store is None
+            and self.ledger is not None
+            and not self.ledger.is_database
+        ):
+            raise ValueError("dedup.store: is missing, and only a ledger in SQLite or PostgreSQL can hold it")
         return self
 
     @property
@@ -76,12 +112,16 @@ class Pipeline(Part):
         ledger = self.outside_ledger if self.ledger_place is LedgerPlace.OUTSIDE else None
         if ledger is not None and ledger.sqlite is not None:
             ledger = ledger.model_copy(update={"sqlite": folder / ledger.sqlite})
+        if ledger is not None and ledger.postgres is not None:
+            ledger = ledger.model_copy(update={"postgres": secret_beside(ledger.postgres, folder)})
         if ledger is not None and ledger.plugin is not None:
             ledger = ledger.model_copy(update={"plugin": ledger.plugin.beside(folder)})
-        dead = self.dead_letters.model_copy(update={"path": folder / self.dead_letters.path})
-        kafka = self.source.kafka
+        letters, kafka = self.dead_letters, self.source.kafka
+        moved = {"path": folder / letters.path, "options": options_beside(letters.options, folder)}
+        dead = letters.model_copy(update=moved)
         formats = {name: beside(getattr(kafka, name), folder) for name in ("format", "key_format")}
-        source = self.source.model_copy(update={"kafka": kafka.model_copy(update=formats)})
+        options = {"options": options_beside(kafka.options, folder)}
+        source = self.source.model_copy(update={"kafka": kafka.model_copy(update={**formats, **options})})
         changed: dict[str, Any] = {"ledger": ledger, "dead_letters": dead, "sink": self.sink.beside(folder)}
         changed["source"] = source
         if self.dedup is not None:

@@ -21,7 +21,10 @@ class Promise:
 READ_IN_TIME = "the pipeline is never stopped for longer than Kafka keeps records; otherwise it halts"
 
 
-def of_deduplicating(config: Pipeline) -> Promise:
+ONE_PARTITION = "changes of one key come in one partition of a topic: their order is that of its offsets"
+
+
+def of_deduplicating(config: Pipeline, *, keyed: bool = False, ordered: bool = False) -> Promise:
     """Tokens, deadlines and a probe."""
     why = (
         "every batch is planned in the ledger before the first byte is written, and is replayed literally after a crash",
@@ -30,9 +33,34 @@ def of_deduplicating(config: Pipeline) -> Promise:
     )
     conditions = (
         ledger_condition(config),
-        "nothing but this pipeline writes rows with these coordinates",
+        f"nothing but this pipeline writes rows with these {'keys' if keyed else 'coordinates'}",
+        *((ONE_PARTITION,) if keyed else ()),
         *transform_condition(config),
     )
+    if ordered:
+        return Promise(
+            "exactly once: what every block changes is in the table once, so that a SELECT with FINAL shows the last change of every key, and "
+            "sums with the sign are those of the source; other records are in the dead letters once, or filtered",
+            (
+                *why,
+                "blocks of a partition land one after the other; after any doubt the table is asked whether the newest rows are there",
+            ),
+            (
+                *conditions,
+                "records hold every change of a row from its insert on, each once: a second snapshot of the source would count twice",
+                READ_IN_TIME,
+            ),
+        )
+    if keyed:
+        return Promise(
+            "exactly once: every change is a row of the table, in the dead letters once, or filtered; a SELECT with FINAL shows the last "
+            "change of every key",
+            (
+                *why,
+                "the version of a row is its position, so that a row that is sent again never wins over a later one",
+            ),
+            (*conditions, READ_IN_TIME),
+        )
     return Promise(
         "exactly once: every record is in the table once, or in the dead letters once, or filtered by `where`",
         (*why, "after any doubt the table is asked which coordinates it holds, and only what is missing is sent"),
@@ -48,7 +76,7 @@ def of_transactional(config: Pipeline, *, keyed: bool) -> Promise:
         "nothing but this pipeline writes rows with these " + ("keys" if keyed else "coordinates"),
     ]
     if keyed:
-        conditions.append("changes of one key come in one partition of a topic: their order is that of its offsets")
+        conditions.append(ONE_PARTITION)
     return Promise(
         f"exactly once: every {what}, or in the dead letters once, or filtered",
         (
@@ -131,4 +159,8 @@ def ledger_condition(config: Pipeline) -> str:
         return f"every driver of this pipeline uses the one ledger file {config.outside_ledger.sqlite}, on a local disk"
     if config.outside_ledger.plugin is not None:
         return f"the ledger plug-in {config.outside_ledger.plugin.name} passes the contract (landonce.testing.LedgerContract)"
+    if (place := config.outside_ledger.keeper_map) is not None:
+        return f"every driver of this pipeline uses the one KeeperMap table {place.table}, at {place.path} in Keeper"
+    if config.outside_ledger.memory:
+        return "one process runs this pipeline, once: the ledger is in its memory, and the next start compares with the target"
     return "every driver of this pipeline uses the one PostgreSQL ledger"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from landonce.errors import ConfigError, TableUnfit
+from landonce.errors import ConfigError, Halt, TableUnfit
 from landonce.protocol import query_refusals
 from landonce.protocol.ledger import Ledger
 from landonce.read.formats.json.columns import can_fit
@@ -87,11 +87,14 @@ class Run:
     """What every recipe says, whatever the sink."""
     parts: Parts | None = None
     """The pipeline's ends; None where a query runs."""
-    topics: tuple[str, ...] = ()
+    topics: Callable[[], tuple[str, ...]] = tuple
+    """Of the pipeline: by name."""
     declared: Schema | None = None
     """The fields of the records, as the file declares them."""
     query: pa.Schema | None = None
-    """What a user's own query gives. None: records come from Kafka, and the file says what becomes of them."""
+    """What a user's own query gives, or a push. None: records come from Kafka, and the file says what becomes of them."""
+    pushed: bool = False
+    """These rows come from a program's own pushes, and not from a query."""
     remote: bool = False
     """Workers run on other machines."""
     one_process: bool = True
@@ -121,7 +124,7 @@ class Run:
     def landing(self) -> Schema | None:
         """What is known of the rows that land, before the table is asked."""
         if self.query is not None:
-            return query_columns(self.query)
+            return query_columns(self.query, self.misfit)
         return None if self.selects else self.declared
 
     @property
@@ -160,6 +163,11 @@ class Run:
             return table
         return self.selected_from if self.selects else declared_in(self.declared, table)
 
+    @property
+    def misfit(self) -> Callable[..., Halt]:
+        """Makes the error for rows that do not fit: it says who brings them."""
+        return query_refusals.push if self.pushed else query_refusals.query
+
     def refuse_misfits(self, target: Schema, table: str) -> None:
         """Raises where a query gives columns that the table does not take. A value may turn out not to fit, which stops the query; a type
         that never fits is a mistake in it."""
@@ -169,17 +177,17 @@ class Run:
         given = [name for name in self.query.names if name not in COORDINATES]
         unknown = [name for name in given if name not in known]
         if unknown:
-            raise query_refusals.query(
+            raise self.misfit(
                 f"{table} has no column {', '.join(map(repr, unknown))}; it has {', '.join(known)}",
                 "select what the table takes, under the names of its columns, beside topic, partition and offset",
             )
         missing = [name for name, each in known.items() if each.required and name not in given]
         if missing:
-            raise query_refusals.query(f"its rows lack {', '.join(missing)}, which {table} requires")
+            raise self.misfit(f"its rows lack {', '.join(missing)}, which {table} requires")
         for name in given:
             type_ = self.query.field(name).type
             if not can_fit(type_, known[name]):
-                raise query_refusals.query(
+                raise self.misfit(
                     f"column {name!r} is of type {type_}, which that of {table} ({known[name].type}) cannot take"
                 )
 
@@ -232,7 +240,7 @@ class OpenSink(ABC):
 
 def run_of(parts: Parts, *, remote: bool = False) -> Run:
     """A pipeline's run as far as its file says it: without Spark."""
-    config, kafka = parts.config, parts.config.source.kafka
+    config = parts.config
     return Run(
         name=config.pipeline,
         ledger=parts.ledger,
@@ -240,13 +248,14 @@ def run_of(parts: Parts, *, remote: bool = False) -> Run:
             pipeline=config.pipeline,
             records=parts.records,
             dead_letters=config.dead_letters.path,
+            halts=config.dead_letters.on_bad == "halt",
             decoding=parts.decoding,
             block_bytes=config.batch.block_bytes,
             select=config.transform.select,
             where=config.transform.where,
             shuffled=False,
         ),
-        topics=kafka.topics,
+        topics=parts.topics,
         parts=parts,
         declared=declared_schema(config),
         remote=remote,
@@ -258,11 +267,11 @@ def plan_fingerprint(sink: Sink, recipe: AnyRecipe) -> str:
     return sink.identity if recipe.records.freezes else recipe.fingerprint()
 
 
-def query_columns(given: pa.Schema) -> Schema:
-    """What a query gives beside the coordinates, as columns of a table."""
+def query_columns(given: pa.Schema, misfit: Callable[..., Halt] = query_refusals.query) -> Schema:
+    """What a query or a push gives beside the coordinates, as columns of a table."""
     fields = [Field(each.name, each.type, required=not each.nullable) for each in given if each.name not in COORDINATES]
     if not fields:
-        raise query_refusals.query("its rows hold nothing but coordinates")
+        raise misfit("its rows hold nothing but coordinates")
     return Schema(tuple(fields))
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from landonce.config import secrets
-from landonce.config.model import Ledger, Transform
+from landonce.config.model import Ledger, TopicMatch, Topics, Transform, takes_topic
 from landonce.config.part import Part
 from landonce.errors import ConfigError
 
 if TYPE_CHECKING:
     from landonce.read import changes
+    from landonce.read.route import Routing
     from landonce.sinks.contract import Sink
 
 
@@ -52,12 +54,25 @@ class SinkSection(Part, ABC):
         return LedgerPlace.OUTSIDE
 
     @property
-    def needs_json(self) -> str:
-        """The key of this section that takes records as JSON only, if it is set."""
+    def change_mode(self) -> str:
+        """How records change rows: the mode of `changes`. Empty if each record is a row."""
+        return ""
+
+    @property
+    def reads_names(self) -> str:
+        """The key of this section for which a record, or its schema, must name its fields. Empty: none is set."""
         return ""
 
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
         """Raises `ValueError` for sections of the file that this sink does not go with."""
+
+    @property
+    def no_dedup(self) -> str:
+        """Why `dedup` does not go with this section. Empty: it does."""
+        return ""
+
+    def refuse_topics(self, topics: tuple[str, ...] | TopicMatch) -> None:
+        """Raises `ValueError` for topics that this sink does not go with."""
 
     @abstractmethod
     def to_sink(self, pipeline: str) -> Sink:
@@ -72,12 +87,113 @@ class SinkSection(Part, ABC):
 class TableSection(SinkSection):
     """What sinks with a table have in common."""
 
+    @property
+    def change_mode(self) -> str:
+        changes: Changes | None = getattr(self, "meaning", None) or getattr(self, "changes", None)
+        return changes.mode if changes is not None else ""
+
+    @property
+    def reads_names(self) -> str:
+        if getattr(self, "evolve", False):
+            return "evolve"
+        return "changes" if self.change_mode in ("debezium", "dms") else ""
+
     @model_validator(mode="before")
     @classmethod
     def _always_kept(cls, given: Any) -> Any:
         if isinstance(given, dict) and "coordinates" in given:
             raise ValueError("coordinates: landonce always keeps the coordinates of rows; delete this key")
         return given
+
+
+class Routed(Part):
+    """One table of several. It takes records of its topics whose routing field meets its condition; without either, every record."""
+
+    table: str = Field(min_length=1)
+    topics: Topics | None = None
+    equals: tuple[str, ...] = ()
+    match: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_value(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("equals"), str):
+            return {**given, "equals": (given["equals"],)}
+        return given
+
+
+_FIELD = re.compile(r"\{([^{}]+)\}")
+
+
+class RoutedSection(TableSection):
+    """What sinks have in common that take one table, several, or one per topic and value of a field."""
+
+    table: str | None = Field(default=None, min_length=1)
+    """One; or one for each topic, `{_topic}`; or for each value of a field, `events_{kind}`; or for both, `{_topic}_{kind}`."""
+    tables: tuple[Routed, ...] = ()
+    route_field: str | None = None
+
+    @model_validator(mode="after")
+    def _routable(self) -> RoutedSection:
+        if (self.table is None) == (not self.tables):
+            raise ValueError("name one `table`, or a list of `tables`")
+        if any(each.equals or each.match for each in self.tables) and self.route_field is None:
+            raise ValueError("tables: `equals` and `match` need a `route_field`")
+        if self.route_field is not None and not self.tables:
+            raise ValueError(
+                "route_field: goes with a list of `tables`; for one table per value write `table: db.{field}`"
+            )
+        if self.route_field == "_topic":
+            raise ValueError("route_field: to route by topic, give each of the `tables` its `topics`")
+        if len(self.fields_of_name) > 1:
+            raise ValueError(f"table: {self.table!r} names two fields; one may choose the table, beside `_topic`")
+        return self
+
+    @property
+    def fields_of_name(self) -> tuple[str, ...]:
+        """The fields of records that the table's name is made of."""
+        return tuple(dict.fromkeys(each for each in _FIELD.findall(self.table or "") if each != "_topic"))
+
+    @property
+    def one_table(self) -> bool:
+        """Whether the file names exactly one table."""
+        return self.table is not None and _FIELD.search(self.table) is None
+
+    @property
+    def no_dedup(self) -> str:
+        """Columns of one name may have other types in each table, so that ids would differ; and of tables that hold events which a restored
+        store has forgotten, only a single one tells."""
+        return "" if self.one_table else "takes one table, and the sink writes to several"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables, as the file names them."""
+        return (self.table,) if self.table is not None else tuple(each.table for each in self.tables)
+
+    @property
+    def routing(self) -> Routing:
+        """Which records go where."""
+        from landonce.read.route import Routing, Rule
+
+        if self.table is None:
+            rules = tuple(Rule(each.table, each.equals, each.match, each.topics) for each in self.tables)
+            return Routing(self.route_field, rules)
+        if self.one_table:
+            return Routing(None, (Rule(self.table),))
+        by = next(iter(self.fields_of_name), None)
+        return Routing(by, (), self.table.replace(f"{{{by}}}", "{value}") if by else self.table)
+
+    def refuse_topics(self, topics: tuple[str, ...] | TopicMatch) -> None:
+        """Every topic that the file reads has a table, and every topic that a table takes is read."""
+        named = [each.topics for each in self.tables]
+        if not isinstance(topics, tuple) or not named:
+            return
+        lost = [each for each in topics if not any(some is None or takes_topic(some, each) for some in named)]
+        if lost:
+            raise ValueError(f"tables: no table takes the topic {', '.join(lost)}")
+        unread = [each for some in named if isinstance(some, tuple) for each in some if each not in topics]
+        if unread:
+            raise ValueError(f"tables: {', '.join(unread)} is not one of source.kafka.topics")
 
 
 Section = TypeVar("Section", bound=SinkSection)
@@ -93,6 +209,21 @@ def from_program(kind: type[Section], name: str, **given: Any) -> Section:
         raise ConfigError(secrets.redact(f"{place}: {found['msg'].removeprefix('Value error, ')}.")) from None
     placed = made.beside(Path.cwd())
     return placed if isinstance(placed, kind) else made
+
+
+def one_column(given: Any) -> Any:
+    """A `key` of one column may be written without brackets."""
+    if isinstance(given, dict) and isinstance(given.get("key"), str):
+        return {**given, "key": (given["key"],)}
+    return given
+
+
+def refuse_unkeyed(mode: str, key: tuple[str, ...], changes: Changes | None) -> None:
+    """Raises `ValueError` where only some of `mode: upsert`, `key` and `changes` are there."""
+    if (mode == "upsert") != bool(key):
+        raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
+    if changes is not None and mode != "upsert":
+        raise ValueError("changes: needs `mode: upsert` and a `key`")
 
 
 class Changes(Part):

@@ -135,6 +135,11 @@ class TableLedger(Ledger, Generic[FileT]):
         return self._mark.letters_in if self._mark else ""
 
     @property
+    def commit_id(self) -> str:
+        """Of the last commit. Empty where the table's commits have none."""
+        return self._mark.commit if self._mark else ""
+
+    @property
     def _mark(self) -> Mark | None:
         return self._view.valid if self._view else None
 
@@ -349,7 +354,9 @@ class SnapshotTable(MarkedTable[FileT], Generic[FileT, VersionT]):
 
     @abstractmethod
     def journal(self) -> tuple[Note, ...]:
-        """The notes, oldest first; none where there is no table. Of more than a hundred, old ones may be dropped."""
+        """The notes, oldest first; none where there is no table. Of more than a hundred, the last ones are enough, if
+        `kept_notes` chooses them: what operators skipped is not forgotten. They may go back with the table when it is rolled back: then
+        what was skipped since is delivered like the rest."""
 
     def view(self) -> OwnView | None:
         seen = self.look()

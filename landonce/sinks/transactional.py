@@ -257,6 +257,14 @@ class TransactionalTable(ABC):
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows are there of these offsets."""
 
+    def no_removal(self) -> str:
+        """Why `remove` cannot be used, in one sentence. Empty: it can."""
+        return "the sink offers no way to remove rows by their coordinates."
+
+    def remove(self, ranges: Iterable[Range]) -> None:
+        """Removes the rows of these offsets, for an operator. Nothing writes meanwhile."""
+        raise NotImplementedError(self.no_removal())
+
     def close(self) -> None:  # noqa: B027  a table may have nothing open
         """Gives connections back."""
 

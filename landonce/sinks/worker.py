@@ -25,6 +25,7 @@ from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.decoding import Decoding
+from landonce.read.evolution import Evolution
 from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
@@ -39,6 +40,7 @@ class Basics(TypedDict):
     pipeline: str
     records: RecordSource
     dead_letters: Path
+    halts: bool
     decoding: Decoding
     block_bytes: int
     select: tuple[str, ...]
@@ -53,6 +55,8 @@ class Recipe(ABC, Generic[T_contra]):
     pipeline: str
     records: RecordSource = field(default_factory=NoRecords)
     dead_letters: Path = Path()
+    halts: bool = False
+    """A record that cannot land is an error, before anything of its block is written."""
     decoding: Decoding = field(default_factory=Decoding)
     block_bytes: int = 0
     """What a block should hold. One that holds many times more is refused before it fills a worker's memory."""
@@ -103,6 +107,11 @@ class Recipe(ABC, Generic[T_contra]):
             version("pyspark") if self.transforms else "",
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+
+    def judgement(self) -> str:
+        """Changes with anything that could let a dead letter land: also with the tables' columns, where these may change between batches."""
+        judges = [self.fingerprint(), self.source.fingerprint(), self.target.fingerprint()]
+        return hashlib.sha256(json.dumps(judges).encode()).hexdigest()[:16]
 
     @abstractmethod
     def _decisive(self) -> tuple[object, ...]:
@@ -185,6 +194,16 @@ class Task:
         )
 
 
+@dataclass(frozen=True)
+class Wants(Want):
+    """What must be done to a table before a block can be written."""
+
+    table: str
+    sample: tuple[bytes, ...] = ()
+    """Some records for a table that does not exist."""
+    evolution: Evolution | None = None
+
+
 Refuse = Callable[[Sequence[Rejected]], str]
 """Stages records that the target itself refused as dead letters, and returns the name of the file."""
 
@@ -201,6 +220,11 @@ class BlockWorker(ABC):
         del block
         return ()
 
+    def landed_anyway(self, rejected: Sequence[Rejected]) -> frozenset[Rejected]:
+        """Those of these records whose rows the target holds though: they landed before."""
+        del rejected
+        return frozenset()
+
     def run_again(self) -> BlockResult | None:
         """For a task that Spark runs again, or a second time beside the first: its result, if it must not write. None: it may."""
         return None
@@ -211,7 +235,7 @@ class BlockWorker(ABC):
 
     @abstractmethod
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
-        """Writes the rows. `receipt` is the account but for what landed. Without `refuse` there are no dead letters: rows that the
+        """Writes the rows. `receipt` is the account but for these rows. Without `refuse` there are no dead letters: rows that the
         target refuses are an error."""
 
 

@@ -22,6 +22,7 @@ except ModuleNotFoundError as missing:
 
 _ASSERTING = (
     "cases_ledgers",
+    "cases_offsets",
     "cases_sinks",
     "cases_snapshots",
     "cases_transactions",
@@ -33,6 +34,7 @@ pytest.register_assert_rewrite(*(f"landonce.testing.{each}" for each in _ASSERTI
 
 from landonce.testing.case import Case, Need, Site, Suite  # noqa: E402
 from landonce.testing.cases_ledgers import LEDGER_CASES  # noqa: E402
+from landonce.testing.cases_offsets import OFFSET_CASES, OffsetSite  # noqa: E402
 from landonce.testing.cases_sinks import SINK_CASES  # noqa: E402
 from landonce.testing.cases_snapshots import KILLING, SNAPSHOT_CASES  # noqa: E402
 from landonce.testing.cases_transactions import TRANSACTION_CASES, TransactionSite  # noqa: E402
@@ -44,6 +46,7 @@ from landonce.testing.snapshot_sites import SnapshotSite  # noqa: E402
 
 __all__ = [
     "LEDGER_CASES",
+    "OFFSET_CASES",
     "SINK_CASES",
     "SNAPSHOT_CASES",
     "TRANSACTION_CASES",
@@ -52,6 +55,8 @@ __all__ = [
     "LedgerContract",
     "LedgerSite",
     "Need",
+    "OffsetContract",
+    "OffsetSite",
     "Row",
     "SinkContract",
     "SinkSite",
@@ -113,6 +118,14 @@ class SnapshotContract(_Contract):
             prove(case, site)
         else:
             apart(lambda: case.check(site))
+
+
+class OffsetContract(_Contract):
+    """What every handler of a plain consumer's offsets keeps: `site` is an `OffsetSite`."""
+
+    @pytest.mark.parametrize("case", tuple(OFFSET_CASES), ids=str)
+    def test_offsets(self, site: Any, case: Case[Any]) -> None:
+        prove(case, site)
 
 
 class TransactionContract(_Contract):

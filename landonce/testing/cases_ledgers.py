@@ -5,6 +5,8 @@ Each case opens its ledgers again from the site, as other drivers would.
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,11 +15,16 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from landonce.errors import Fenced
-from landonce.protocol.ledger import LedgerState, Note, taken
+from landonce.errors import Fenced, LedgerUnreadable
+from landonce.ledger.entry_claims import EntryClaims
+from landonce.protocol.block_rows import Claim, Spot
+from landonce.protocol.block_rows import Mark as BlockMark
+from landonce.protocol.ledger import LedgerState, Note, prepared, taken
 from landonce.testing.case import Suite, refused
 from landonce.testing.crashing import (
     FORK,
+    MOST_MOMENTS,
+    SOME_MOMENTS,
     Moment,
     apart,
     crashed,
@@ -35,6 +42,9 @@ from landonce.testing.ledger_sites import (
     LedgerSite,
     advanced,
     check_whole,
+    claimable_plan,
+    claimable_state,
+    claims_of,
     counted,
     counter,
     first_state,
@@ -360,6 +370,90 @@ def killed_at_any_time(site: LedgerSite) -> None:
         assert site.open(name).change(seen, advanced(seen)) == advanced(seen)
 
 
+# Claims of blocks, which landonce keeps in the pipeline's entry for wrapped sinks. The ledger does nothing for them.
+
+
+@case(BARE)
+def claims_of_blocks_come_back(site: LedgerSite) -> None:
+    """A block that a wrapped sink delivered would be delivered again: the ledger cut off or changed what landonce keeps in the entry."""
+    blocks, receipt = 500, json.dumps({"read": 1, "why": "ü ✓ '\" \\"})
+    state, mine = claimable_state(blocks), claims_of(site.open(PIPELINE))
+    mine.create(state)
+    state = mine.change(state, prepared(state, claimable_plan(blocks)))
+    try:
+        for number in range(3):
+            assert mine.claim(Spot(1, number), Claim.of(state), f"nonce {number}", harmless=False, wait=7), "no claim"
+        assert mine.settle(Spot(1, 1), "nonce 1", receipt), "an attempt cannot say that it landed"
+        seen = claims_of(site.open(PIPELINE))
+        assert seen.load() == state, "claims changed the state"
+        rows = {row.number: row for row in seen.status(1).rows}
+    except LedgerUnreadable as error:
+        raise AssertionError(f"claims did not come back as they were: {error}") from error
+    assert len(rows) == blocks, "blocks of the plan are not there"
+    assert (rows[0].mark, rows[0].nonce, rows[0].attempt, rows[0].wait) == (BlockMark.CLAIMED, "nonce 0", 1, 7)
+    assert (rows[1].mark, rows[1].receipt) == (BlockMark.AFTER, receipt), "what became of an attempt did not come back"
+    assert rows[3].mark is BlockMark.BEFORE, "a block is claimed that nobody claimed"
+
+
+@case(BARE)
+def threads_that_claim_at_once_have_a_block_each(site: LedgerSite) -> None:
+    """Two workers would both deliver one block."""
+    _race_to_claim(site, in_threads, 4, 3)
+
+
+@case(BARE)
+def a_takeover_and_claims_know_each_other(site: LedgerSite) -> None:
+    """A worker of the driver that was replaced would deliver a block that the new driver delivers, too."""
+    state, _ = _claiming(site, PIPELINE, 40)
+    held, begun = Claim.of(state), threading.Event()
+
+    def take_over() -> list[int]:
+        ledger = claims_of(site.open(PIPELINE))
+        begun.wait(60)
+        ledger.change(state, taken(state, "newer"))
+        return [each.number for each in ledger.status(1).rows if each.mark is BlockMark.CLAIMED]
+
+    def claim_all() -> list[int]:
+        ledger, won = claims_of(site.open(PIPELINE)), []
+        for number in range(40):
+            if ledger.claim(Spot(1, number), held, str(number), harmless=False) is not None:
+                won.append(number)
+            if number == 3:
+                begun.set()
+        return won
+
+    seen, made = in_threads(2, lambda name: take_over() if name.endswith("-0") else claim_all())
+    assert made == seen, "a claim was made that the takeover did not see"
+    assert claims_of(site.open(PIPELINE)).claim(Spot(1, 39), held, "late", harmless=True) is None, "an old claim holds"
+
+
+@case(SHARED, BARE)
+def processes_that_claim_at_once_have_a_block_each(site: LedgerSite) -> None:
+    """As for threads, between machines' workers."""
+    _race_to_claim(site, in_processes, 2, 8)
+
+
+@case(SHARED, BARE)
+def a_claim_that_is_killed_at_any_line_is_made_or_not(site: LedgerSite) -> None:
+    """A worker that crashed would leave an entry that no later start can read, or fence the driver that it works for."""
+
+    def claiming(name: str) -> Callable[[], object]:
+        state, _ = _claiming(site, name, 2)
+        return lambda: claims_of(site.open(name)).claim(Spot(1, 0), Claim.of(state), "mine", harmless=False)
+
+    for name, moment in _kills(site, claiming, SOME_MOMENTS // 2):
+        try:
+            ledger = claims_of(site.open(name))
+            state, row = ledger.load(), ledger.row(Spot(1, 0)).rows[0]
+        except Exception as error:
+            raise AssertionError(f"torn: it cannot be read (line {moment}): {type(error).__name__}: {error}") from error
+        wanted = prepared(claimable_state(2, name), claimable_plan(2))
+        assert state == wanted, f"torn: a part of the claim is there, and the state is another (line {moment})"
+        assert (row.mark, row.nonce) in ((BlockMark.BEFORE, ""), (BlockMark.CLAIMED, "mine")), f"torn (line {moment})"
+        again = ledger.claim(Spot(1, 1), Claim.of(wanted), "next", harmless=False)
+        assert again is not None, f"the next worker cannot claim a block (line {moment})"
+
+
 def _read(site: LedgerSite, name: str, moment: Moment) -> tuple[LedgerState | None, tuple[Note, ...]]:
     """What the next start finds."""
     try:
@@ -368,11 +462,13 @@ def _read(site: LedgerSite, name: str, moment: Moment) -> tuple[LedgerState | No
         raise AssertionError(f"torn: it cannot be read (line {moment}): {type(error).__name__}: {error}") from error
 
 
-def _kills(site: LedgerSite, act_on: Callable[[str], Callable[[], object]]) -> Iterator[tuple[str, Moment]]:
+def _kills(
+    site: LedgerSite, act_on: Callable[[str], Callable[[], object]], most: int = MOST_MOMENTS
+) -> Iterator[tuple[str, Moment]]:
     """Kills an act on one pipeline after the other, each at another line. Then the case looks at what is left of it."""
     lines = (*lines_of(site.open(PIPELINE)), *site.packages)
     deaths = []
-    for number, moment in enumerate(moments(lines, act_on(f"{PIPELINE}-whole"), site.moments)):
+    for number, moment in enumerate(moments(lines, act_on(f"{PIPELINE}-whole"), min(most, site.moments))):
         name = f"{PIPELINE}{number}"
         deaths.append(crashed(lines, act_on(name), moment))
         yield name, moment
@@ -402,6 +498,28 @@ def _race_to_count(site: LedgerSite, run: Run, writers: int, times: int) -> None
     assert seen is not None
     assert seen.positions[0][1].committed == writers * times, "an update was lost"
     assert sorted(chain(*won)) == list(range(1, writers * times + 1)), "two writers made one version"
+
+
+def _claiming(site: LedgerSite, name: str, blocks: int) -> tuple[LedgerState, EntryClaims]:
+    """A plan that is prepared, and its ledger."""
+    ledger, state = claims_of(site.open(name)), claimable_state(blocks, name)
+    ledger.create(state)
+    return ledger.change(state, prepared(state, claimable_plan(blocks))), ledger
+
+
+def _race_to_claim(site: LedgerSite, run: Run, workers: int, blocks: int) -> None:
+    state, ledger = _claiming(site, PIPELINE, blocks)
+
+    def claim(name: str) -> list[int]:
+        mine = claims_of(site.open(PIPELINE))
+        spots = [Spot(1, number) for number in range(blocks)]
+        return [
+            each.number for each in spots if mine.claim(each, Claim.of(state), f"{name} {each.number}", harmless=False)
+        ]
+
+    won = sorted(chain(*run(workers, claim)))
+    assert won == list(range(blocks)), "a block was claimed by two workers, or by none"
+    assert all(row.mark is BlockMark.CLAIMED and row.attempt == 1 for row in ledger.status(1).rows), "a claim was lost"
 
 
 def _changed(site: LedgerSite, times: int, change: Callable[[LedgerState], LedgerState]) -> list[LedgerState]:

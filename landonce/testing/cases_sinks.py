@@ -18,10 +18,12 @@ from landonce.testing.case import SECRET, Suite, refused
 from landonce.testing.crashing import crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import (
     ATOMIC,
+    CLEARS,
     COPIES,
     LEAVES,
     NO_COPIES,
     PROBED,
+    REMOVED,
     REMOVES,
     SCHEMA,
     SinkSite,
@@ -30,7 +32,9 @@ from landonce.testing.sink_sites import (
     check_not_refused,
     copied,
     held,
+    in_order,
     insert,
+    left,
     made,
     odd_rows,
     rows,
@@ -318,6 +322,28 @@ def a_look_says_nothing_below_the_floor(site: SinkSite) -> None:
     send(sink, pa.concat_tables([rows(3, 8), rows(5, partition=1)]), 1)
     seen = sink.target().look([(Partition("t", 0), 9), (Partition("u", 0), 0)])
     assert seen.ends == (), "a partition is named that was not asked for, or that holds nothing from the floor on"
+
+
+@case(PROBED, CLEARS)
+def exactly_the_rows_of_the_ranges_are_removed(site: SinkSite) -> None:
+    """`state seek --remove-rows` would deliver records beside rows that stayed, or lose rows that nobody delivers again."""
+    sink = made(site)
+    blocks = [
+        rows(*range(10)),
+        rows(*range(10), partition=1),
+        rows(*range(10), topic="t2"),
+        rows(*range(10), topic="T"),
+    ]
+    for number, block in enumerate(blocks):
+        send(sink, block, number)
+    target = sink.target()
+    for _ in range(2):
+        target.remove(REMOVED)
+        assert held(site) == left(*blocks), "rows of the ranges are still there, or others are gone"
+        assert target.count(REMOVED) == 0, "rows that were removed are counted"
+    target.close()
+    send(sink, rows(*range(2, 5)), 9)
+    assert held(site) == in_order([*left(*blocks), *as_rows(rows(*range(2, 5)))]), "what was removed did not land again"
 
 
 @case(PROBED, REMOVES)

@@ -11,6 +11,8 @@ from unittest import mock
 from landonce.errors import Fenced, PositionUncertain, RolledBack, TableReplaced, TargetUnavailable
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark
+from landonce.protocol.operate import skipped_ranges
+from landonce.protocol.ranges import Range
 from landonce.sinks.contract import Guarantee
 from landonce.sinks.snapshot import Seen, SnapshotTable
 from landonce.testing.case import SECRET, Suite, refused
@@ -376,6 +378,19 @@ def the_journal_is_kept(site: SnapshotSite) -> None:
         state = ledger.change(state, replace(state, version=state.version + 1), each)
     land(sink, ledger, state)
     assert ledger_of(opened(site)).journal() == notes, "a note is missing, changed, or in another order"
+
+
+@case()
+def what_operators_skipped_outlives_later_notes(site: SnapshotSite) -> None:
+    """An audit would call records missing that an operator skipped long ago."""
+    _, ledger, state = begun(site, 1)
+    skipped = Range(FIRST, 90, 95)
+    for at in range(101):
+        note = Note(f"2026-11-{at}", *(("fill", "") if at else ("seek", f"Skipped: {skipped}.")))
+        state = ledger.change(state, replace(state, version=state.version + 1), note)
+    assert skipped_ranges(ledger_of(opened(site)).journal()) == (skipped,), (
+        "an old note is dropped without `kept_notes`"
+    )
 
 
 @case()

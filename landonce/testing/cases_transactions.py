@@ -6,6 +6,7 @@ The port is `landonce.sinks.transactional.BlockTransaction`, for another databas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -18,11 +19,11 @@ from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.receipt import Fate
 from landonce.protocol.transact import Transacting
-from landonce.sinks.transactional import BlockTransaction, settle_block
-from landonce.testing.case import Suite, refused
+from landonce.sinks.transactional import BlockTransaction, TransactionalTable, settle_block
+from landonce.testing.case import Suite, overrides, refused
 from landonce.testing.crashing import SOME_MOMENTS, crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import PIPELINE as PIPELINE
-from landonce.testing.sink_sites import Row, as_rows, held, pending, rows
+from landonce.testing.sink_sites import REMOVED, Row, as_rows, held, left, pending, rows
 
 BATCH = 1
 RECEIPT = '{"read":4,"landed":4}'
@@ -46,7 +47,12 @@ class TransactionSite(ABC):
     def held(self) -> list[Row]:
         """All that the table holds, in any order, over a connection of its own."""
 
+    def table(self) -> TransactionalTable:
+        """The table as the driver opens it. Without it, its cases are excused."""
+        raise NotImplementedError
 
+
+HAS_TABLE = overrides(TransactionSite, "table", "the site does not open the table as the driver does")
 TRANSACTION_CASES: Suite[TransactionSite] = Suite("transaction")
 case = TRANSACTION_CASES.case
 
@@ -150,6 +156,27 @@ def a_plan_is_not_forgotten_with_blocks_that_are_there(site: TransactionSite) ->
         PlanPending, lambda: site.ledger().change(state, forgotten), "a plan was forgotten with a block that is there"
     )
     assert _marks(site) == [Mark.AFTER, Mark.BEFORE], "the rows of the blocks went with it"
+
+
+@case(HAS_TABLE)
+def exactly_the_rows_of_the_ranges_are_removed(site: TransactionSite) -> None:
+    """`state seek --remove-rows` would deliver records beside rows that stayed, or lose rows that nobody delivers again."""
+    state = _prepared(site, 4)
+    blocks = [
+        rows(*range(10)),
+        rows(*range(10), partition=1),
+        rows(*range(10), topic="t2"),
+        rows(*range(10), topic="T"),
+    ]
+    for number, block in enumerate(blocks):
+        assert _settled(site, state, number, table=block).fate is Fate.LANDED
+    with closing(site.table()) as table:
+        if table.no_removal():
+            return
+        for _ in range(2):
+            table.remove(REMOVED)
+            assert held(site) == left(*blocks), "rows of the ranges are still there, or others are gone"
+            assert table.count(REMOVED) == 0, "rows that were removed are counted"
 
 
 @case()

@@ -7,10 +7,12 @@ the march's state of that version.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from landonce.ledger.claims import ClaimPlace
 from landonce.ledger.database import SqliteDatabase
+from landonce.ledger.entry_claims import EntryClaims
 from landonce.ledger.memory import MemoryLedger, MemoryStore
 from landonce.ledger.sql import SqlLedger
 from landonce.protocol.blocks import Block, Kind, Plan
@@ -67,7 +69,8 @@ def full_state(pipeline: str = PIPELINE) -> LedgerState:
         batch=17,
         totals=Totals(2**50, 11, 12),
         labels=(("ü", "ü@2"), ("a.b", "a.b@1")),
-        tables=(("db.täble", TableMark("uuid-1", 17)),),
+        tables=(("db.täble", TableMark("uuid-1", 17)), ("evolving", TableMark("", 16, ("id", "ü")))),
+        lately=Totals(13, 2**49, 14),
     )
 
 
@@ -77,6 +80,31 @@ def wide_state(count: int) -> LedgerState:
     state = bound(first_state(), "cluster", {"wide": "id"}, dict.fromkeys(partitions, 0))
     blocks = tuple(Block((Range(each, 0, STEP),), "table") for each in partitions)
     return prepared(state, Plan(1, blocks, "fingerprint", 1))
+
+
+def claimable_state(blocks: int, pipeline: str = PIPELINE) -> LedgerState:
+    """Bound to as many partitions as there are to be blocks, and ready for a plan."""
+    partitions = [Partition("claimed", number) for number in range(blocks)]
+    return bound(taken(first_state(pipeline), "driver"), "cluster", {"claimed": "id"}, dict.fromkeys(partitions, 0))
+
+
+def claimable_plan(blocks: int) -> Plan:
+    """A block for each partition."""
+    ranges = [Range(Partition("claimed", number), 0, STEP) for number in range(blocks)]
+    return Plan(1, tuple(Block((each,), "sink", number=at) for at, each in enumerate(ranges)), "fingerprint", 0)
+
+
+@dataclass(frozen=True)
+class _NoPlace(ClaimPlace):
+    """A case opens its ledgers from its site."""
+
+    def open(self) -> EntryClaims:
+        raise NotImplementedError("a case opens its ledgers from its site")
+
+
+def claims_of(ledger: Ledger) -> EntryClaims:
+    """The ledger as a wrapped sink has it."""
+    return EntryClaims(ledger, _NoPlace())
 
 
 def advanced(state: LedgerState) -> LedgerState:

@@ -93,6 +93,16 @@ class SqliteTarget(Target):
     def count(self, ranges: Iterable[Range]) -> int:
         return SqliteWriter(self.path).count(ranges)
 
+    def no_removal(self) -> str:
+        return ""
+
+    def remove(self, ranges: Iterable[Range]) -> None:
+        with opened(self.path) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for each in ranges:
+                connection.execute(_REMOVED, (each.partition.topic, each.partition.number, each.first, each.end))
+            connection.execute("COMMIT")
+
     def exists(self) -> bool:
         return self.path.exists()
 
@@ -187,6 +197,7 @@ class SqliteWriter(BlockWriter):
 
 _IN_RANGE = """SELECT _topic, _partition, _offset FROM events
                WHERE _topic = ? AND _partition = ? AND _offset >= ? AND _offset < ?"""
+_REMOVED = "DELETE FROM events WHERE _topic = ? AND _partition = ? AND _offset >= ? AND _offset < ?"
 _LAST = "SELECT max(_offset) FROM events WHERE _topic = ? AND _partition = ? AND _offset >= ?"
 
 
@@ -200,6 +211,7 @@ class SqliteSink(DeduplicatingSink):
     """Rows of one table in one file."""
 
     path: Path
+    table: ClassVar[str] = "events"  # type: ignore[misc]
     guarantee: ClassVar[Guarantee] = Guarantee.DEDUPLICATING  # type: ignore[misc]
     opens_target: ClassVar[type[SqliteTarget]] = SqliteTarget
     opens_writer: ClassVar[type[SqliteWriter]] = SqliteWriter

@@ -84,6 +84,9 @@ COPIES: Need[SinkSite] = Need(
 NO_COPIES: Need[SinkSite] = Need(
     lambda site: made(site).writer().resend_harmless, "the sink declares that a row sent twice is two (resend_harmless)"
 )
+CLEARS: Need[SinkSite] = Need(
+    lambda site: not made(site).target().no_removal(), "the sink declares that it cannot remove rows (no_removal)"
+)
 REMOVES = overrides(SinkSite, "remove", "the site has no way to take rows away")
 LEAVES = overrides(SinkSite, "unreachable", "the site has no way to make its target unreachable")
 
@@ -143,6 +146,16 @@ def pending(ledger: Ledger, partitions: int, size: int) -> LedgerState:
     state = ledger.change(state, bound(state, "cluster", {TOPIC: "id"}, starts))
     blocks = tuple(Block((span(0, size, partition=at),), "events", number=at) for at in range(partitions))
     return ledger.change(state, prepared(state, Plan(1, blocks, "fingerprint", 0)))
+
+
+REMOVED = (Range(Partition(TOPIC, 0), 2, 5), Range(Partition(TOPIC, 0), 7, 8), Range(Partition(TOPIC, 1), 0, 3))
+"""What the cases of a removal take away, of offsets 0 to 9 of partitions 0 and 1, and of another topic."""
+
+
+def left(*tables: pa.Table) -> list[Row]:
+    """What of these rows is not in `REMOVED`."""
+    gone = {(each.partition.topic, each.partition.number, at) for each in REMOVED for at in range(each.first, each.end)}
+    return [row for row in as_rows(*tables) if (row.topic, row.partition, row.offset) not in gone]
 
 
 def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:

@@ -6,23 +6,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from landonce.dedup.marks import known_types
 from landonce.dedup.rule import PUSHED, accepted_schema, key_rule
 from landonce.dedup.store import StorePlace
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.ranges import Partition
-from landonce.protocol.source import SourceView
-from landonce.sinks.audit import HeldKeys, HeldTables, Offsets
+from landonce.protocol.operate import skipped_ranges
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.source import SourceView, Start
+from landonce.sinks.audit import Counted, HeldKeys, HeldTables, Mask, Offsets
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
+from landonce.sinks.worker import Recipe
 from landonce.verify.events import ABSENT, EventAudit, Halves, Keyed, KeyReader, Remembered, states
 from landonce.verify.expect import Decoded, Expectation, Transformed
+from landonce.verify.handled import HandledLetters
 from landonce.verify.judge import Bounds, Fates, Fault, Place, bounds, judge_letters, notes
 from landonce.verify.report import EventsReport, PartitionReport, Report
 from landonce.verify.table import KeyedAudit, RowsAudit, Stretch, TableAudit, cut
@@ -58,6 +63,7 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
         retention = Retention(kafka.bootstrap_servers, kafka.options)
         yield Auditor(
             pipeline=config.pipeline,
+            skipped=skipped_ranges(parts.ledger.journal()) if state is not None else (),
             state=state,
             view=view,
             survey=parts.source,
@@ -65,14 +71,15 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             expectation=expectation,
             tables=tables,
             values=values,
-            letters=Letters(_letter_folders(config), config.pipeline, labels),
+            letters=Letters(_letter_folders(config), config.pipeline, labels, _judgement(parts, tables)),
+            handled=HandledLetters.of(_letter_folders(config), config.pipeline, replayable=not parts.sink.no_replay),
             events=events,
             late=late_letters(config.dead_letters.path, config.pipeline, labels, events.forgotten_before)
             if events
             else {},
             to_end=to_end,
-            from_start=kafka.start == "earliest",
-            compacted=frozenset(topic for topic in kafka.topics if retention.compacted(topic)),
+            from_start=parts.start is Start.EARLIEST,
+            compacted=frozenset(topic for topic, _ in view.topic_ids if retention.compacted(topic)),
         )
 
 
@@ -82,12 +89,19 @@ def _letter_folders(config: Pipeline) -> tuple[Path, ...]:
     return (folder, folder / PUSHED) if config.dedup is not None else (folder,)
 
 
+def _judgement(parts: Parts, tables: HeldTables) -> str:
+    """What judges records now. With `dedup`, letters are of two pipelines, and are not replayed."""
+    recipe = tables.recipe
+    return recipe.judgement() if isinstance(recipe, Recipe) and parts.config.dedup is None else ""
+
+
 def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
     """The audit of the events of a pipeline with `dedup`."""
     config, dedup = parts.config, parts.config.dedup
     if dedup is None:
         raise ValueError("the pipeline has no `dedup`")
-    source = accepted_schema(tables.recipe, dedup)
+    types = known_types(parts)
+    source = accepted_schema(tables.recipe, dedup, types)
     shared: tuple[str, ...] = ()
     if dedup.scope not in (None, config.pipeline):
         store = StorePlace(config.store_place, dedup.scope or "").open()
@@ -95,7 +109,9 @@ def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
             shared = tuple(each for each in store.pipelines() if each != config.pipeline) if store.look() else ()
     window = Remembered(int(dedup.ttl) * 1000, dedup.late, int(time.time() * 1000))
     return EventAudit(
-        KeyReader(key_rule(dedup, source, tables.recipe.decoding), source, tables.recipe.decoding), window, shared
+        KeyReader(key_rule(dedup, source, tables.recipe.decoding, types), source, tables.recipe.decoding),
+        window,
+        shared,
     )
 
 
@@ -104,6 +120,8 @@ class Auditor:
     """Everything an audit reads from. The ledger is loaded before the dead letters, which can only grow."""
 
     pipeline: str
+    skipped: tuple[Range, ...]
+    """What operators decided never to deliver."""
     state: LedgerState | None
     view: SourceView
     survey: Callable[[], SourceView]
@@ -114,6 +132,7 @@ class Auditor:
     values: bool
     """Whether values are compared too."""
     letters: Letters
+    handled: HandledLetters
     to_end: bool
     from_start: bool
     events: EventAudit | None
@@ -140,15 +159,20 @@ class Auditor:
                 table.close(each, compacted=each.partition.topic in self.compacted)
         events = self._events(self.events, found, topics, tables) if self.events is not None else None
         reports = tuple(table.report(found, lambda name: self._later(name, found)) for table in tables)
-        return Report(self.pipeline, topics, reports, notes(self.state, self.view, to_end=self.to_end), events)
+        said = (*notes(self.state, self.view, to_end=self.to_end), *self.handled.notes())
+        return Report(self.pipeline, topics, reports, said, events)
 
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
         report = PartitionReport.of(bound)
-        letters = self.letters.of(bound.label)
-        report.note_repeated(Place.DEAD_LETTERS, letters.between(0, bound.start))
+        counted = self.letters.of(bound.label)
+        report.note_repeated(Place.DEAD_LETTERS, counted.between(0, bound.start))
         compacted = bound.partition.topic in self.compacted
-        for window in self.reader.windows(bound.partition, bound.start, bound.end):
-            fates = self._fates(bound, window)
+        for whole in self.reader.windows(bound.partition, bound.start, bound.end):
+            held = partial(_held, tables, bound, whole)
+            window, letters, dropped = self.handled.judged(bound.label, whole, counted, held)
+            fates = self._fates(bound, window, letters)
+            fates = fates.left_out(np.isin(fates.offsets, dropped))
+            fates = fates.without(self._still_letters(bound, fates, letters, held))
             keyed = self._keyed(bound, window)
             if keyed is not None:
                 fates = fates.without(keyed.offsets[~keyed.known])
@@ -230,15 +254,42 @@ class Auditor:
         """The changes of records beyond the judged range. Asks the topic again: the pipeline may have continued."""
         ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
         changes = [
-            self._fates(bound, window).changes.get(table)
+            self._fates(bound, window, self.letters.of(bound.label)).changes.get(table)
             for bound in found
             for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end))
         ]
         there = [each for each in changes if each is not None]
         return pa.concat_tables(there) if there else None
 
-    def _fates(self, bound: Bounds, window: Window) -> Fates:
-        return self.expectation.of(window).without(self.letters.refused(bound.label))
+    def _fates(self, bound: Bounds, window: Window, letters: Counted) -> Fates:
+        """`letters`: those that still count. What the target refused may have landed in a replay since."""
+        refused = self.letters.refused(bound.label)
+        fates = self.expectation.of(window).without(refused[np.isin(refused, letters.offsets)])
+        return fates.left_out(self._skipped(bound, fates.offsets))
+
+    def _skipped(self, bound: Bounds, offsets: Offsets) -> Mask:
+        gone = np.zeros(len(offsets), bool)
+        for each in self.skipped:
+            if each.partition == bound.partition:
+                gone |= (offsets >= each.first) & (offsets < each.end)
+        return gone
+
+    def _still_letters(self, bound: Bounds, fates: Fates, letters: Counted, held: Callable[[], Offsets]) -> Offsets:
+        """Letters that another file made, or other columns: they stay letters until they are replayed, though they would land or be
+        filtered now. What any table holds is no letter."""
+        waiting = np.intersect1d(self.letters.judged_otherwise(bound.label), fates.offsets[~fates.dead])
+        waiting = waiting[np.isin(waiting, letters.offsets) & ~self._skipped(bound, waiting)]
+        if len(waiting):
+            waiting = waiting[~np.isin(waiting, held())]
+            self.handled.waiting += len(waiting)
+        return waiting
+
+
+def _held(tables: _Tables, bound: Bounds, window: Window) -> Offsets:
+    """What any table holds of a window."""
+    return np.concatenate(
+        [np.empty(0, np.int64), *(each.held(bound, window.first, window.end) for each in tables.rows())]
+    )
 
 
 class _Tables:
@@ -253,7 +304,7 @@ class _Tables:
         held = self._held.open(name)
         values = ValueAudit(held.values()) if self._values else None
         if isinstance(held, HeldKeys):
-            return KeyedAudit(held, self._held.identity, values)
+            return KeyedAudit(held, self._held.identity(name), values)
         return RowsAudit(held, values)
 
     def __iter__(self) -> Iterator[TableAudit]:

@@ -22,7 +22,7 @@ from landonce.errors import TransformFailed
 from landonce.jvm import spark_errors
 from landonce.read.decoding import Decode, decoder_of
 from landonce.read.formats import Reject
-from landonce.read.route import route_values, routes
+from landonce.read.route import of_topic, route_values, routes
 from landonce.read.rows import KEEP, conform
 from landonce.sinks.audit import HeldTables, Mask, Offsets
 from landonce.verify.judge import Fates
@@ -51,12 +51,14 @@ class Decoded:
         if schema is None:
             lost = tables.lost(table)
             return (decoder_of(lost, decoding) if lost is not None else None), False
-        identity = tables.identity if tables.changes is not None else ()
+        identity = tables.identity(table) if tables.changes is not None else ()
         return decoder_of(schema, decoding, identity, tables.changes), tables.changes is not None
 
     def of(self, window: Window) -> Fates:
-        routing = self._tables.routing
         values, format_ = window.values, self._tables.recipe.decoding.format
+        routing = of_topic(self._tables.routing, window.topic)
+        if routing is None:
+            return _fates(window.offsets, np.ones(len(window.offsets), np.bool_), {}, {})
         routed = routes(routing, values if routing.field is None else route_values(values, routing.field, format_))
         dead = np.zeros(len(window.offsets), np.bool_)
         dead[_indexes(routed.rejects)] = True
@@ -95,9 +97,12 @@ class Transformed:
             return Fates(window.offsets, dead, {})
         result = self._evaluate(decoded.table.append_column(_AT, pa.array(decoded.kept)))
         chosen = result.filter(pc.fill_null(result.column(KEEP), False)).sort_by(_AT)
-        at, field = _numbers(chosen.column(_AT)), self._routing.field
+        routing = of_topic(self._routing, window.topic)
+        if routing is None:
+            return Fates(window.offsets, np.ones(len(window.offsets), np.bool_), {})
+        at, field = _numbers(chosen.column(_AT)), routing.field
         column = pa.nulls(len(at)) if field is None else chosen.column(field).combine_chunks().cast(pa.string())
-        routed = routes(self._routing, column)
+        routed = routes(routing, column)
         dead[at[_indexes(routed.rejects)]] = True
         rows: dict[str, tuple[Offsets, pa.Table]] = {}
         for table, taken in routed.tables.items():

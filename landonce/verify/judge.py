@@ -8,6 +8,7 @@ The range of a partition is what the ledger says was delivered, as far as Kafka 
     is dead        -               once                  fine
     is refused     -               once                  fine: only the target can refuse it
     is filtered    -               -                     fine
+    would land     -               once                  fine: another file made the letter, or other columns; a replay lands it
     lands          -                                     missing in the target
     is dead                        -                     missing in the dead letters
     any            twice or more                         duplicated in the target

@@ -10,7 +10,7 @@ import time
 import uuid
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -21,9 +21,10 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from landonce.dedup.rule import LATE
-from landonce.engine.dead_letters import committed, refused
+from landonce.engine.dead_letters import committed, reason_of, with_refusals
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition
+from landonce.protocol.reasons import Code
 from landonce.sinks.audit import Counted, Offsets
 
 _AT_ONCE = 20_000
@@ -47,6 +48,11 @@ class Window:
     """Milliseconds."""
     headers: Mapping[str, list[bytes | None]] = field(default_factory=dict)
     """The values of the headers that were requested, by their names."""
+
+    @property
+    def topic(self) -> str:
+        """Of all of them; empty if there is no record."""
+        return (self.messages[0].topic() or "") if self.messages else ""
 
 
 class PlainReader:
@@ -166,17 +172,30 @@ def _is_end(message: Message, partition: Partition, end: int) -> bool:
     return False
 
 
+_BY_OTHERS = (Code.UNKNOWN_SCHEMA, Code.NO_TABLE)
+"""Letters for what is neither in the file nor in a table: a schema that the registry lacked, a table that did not exist."""
+
+
 class Letters:
-    """The offsets of dead letters, per partition: one pass over the files, eight bytes for each letter. Topics are labels.
+    """The offsets of dead letters, per partition: one pass over the files, eight bytes for each letter. Topics are labels. `judgement`: what
+    the present file and tables judge by (`Recipe.judgement`); empty if that is not known.
 
     With `dedup`, there are two folders: the letters of records that could not be accepted, and those of events that could not land.
     """
 
-    def __init__(self, folders: Sequence[Path], pipeline: str, labels: Collection[str]) -> None:
-        letters = chain.from_iterable(committed(folder, pipeline) for folder in folders)
-        counted = _by_partition(letters, labels)
-        self._counted = {partition: Counted.of(offsets) for partition, offsets in counted.items()}
-        self._refused = _by_partition(chain.from_iterable(refused(folder, pipeline) for folder in folders), labels)
+    def __init__(self, folders: Sequence[Path], pipeline: str, labels: Collection[str], judgement: str = "") -> None:
+        everything, refusals, otherwise = (_Offsets() for _ in range(3))
+        for folder in folders:
+            for letter, is_refused in with_refusals(folder, pipeline):
+                if letter["topic"] not in labels:
+                    continue
+                everything.add(letter)
+                if is_refused:
+                    refusals.add(letter)
+                elif judgement and _judged_otherwise(letter, judgement):
+                    otherwise.add(letter)
+        self._counted = {partition: Counted.of(offsets) for partition, offsets in everything.found().items()}
+        self._refused, self._otherwise = refusals.found(), otherwise.found()
 
     def of(self, partition: Partition) -> Counted:
         return self._counted.get(partition, Counted.none())
@@ -185,18 +204,32 @@ class Letters:
         """The records that the target itself refused. Nothing else could predict that."""
         return self._refused.get(partition, np.empty(0, np.int64))
 
+    def judged_otherwise(self, partition: Partition) -> Offsets:
+        """The records that became letters by another file, by other columns, or for lack of a schema or a table: they may land by now."""
+        return self._otherwise.get(partition, np.empty(0, np.int64))
+
+
+def _judged_otherwise(letter: Mapping[str, Any], judgement: str) -> bool:
+    return letter.get("fingerprint") not in (None, "", judgement) or reason_of(dict(letter)).code in _BY_OTHERS
+
 
 def late_letters(folder: Path, pipeline: str, labels: Collection[str], before: int) -> dict[Partition, Offsets]:
     """The records that came too late to be accepted, and are as old as such a record is: with a timestamp before this one."""
-    late = (
-        each for each in committed(folder, pipeline) if each["reason"] == LATE and int(each["timestamp"] or 0) < before
-    )
-    return _by_partition(late, labels)
+    late = _Offsets()
+    for each in committed(folder, pipeline):
+        if each["topic"] in labels and each["reason"] == LATE and int(each["timestamp"] or 0) < before:
+            late.add(each)
+    return late.found()
 
 
-def _by_partition(letters: Iterable[dict[str, Any]], labels: Collection[str]) -> dict[Partition, Offsets]:
-    found: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
-    for letter in letters:
-        if letter["topic"] in labels:
-            found[Partition(letter["topic"], int(letter["partition"]))].append(int(letter["offset"]))
-    return {partition: np.frombuffer(offsets, np.int64) for partition, offsets in found.items()}
+class _Offsets:
+    """Of letters, by partition."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
+
+    def add(self, letter: Mapping[str, Any]) -> None:
+        self._partitions[Partition(letter["topic"], int(letter["partition"]))].append(int(letter["offset"]))
+
+    def found(self) -> dict[Partition, Offsets]:
+        return {partition: np.frombuffer(offsets, np.int64) for partition, offsets in self._partitions.items()}

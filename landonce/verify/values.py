@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.ranges import Partition
+from landonce.read.before import BEFORE
 from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.audit import HeldValues, Offsets, Piece
 from landonce.verify.judge import Bounds, Fates, Fault, Place
@@ -103,7 +104,7 @@ def _expected(table: str, fates: Fates) -> tuple[Offsets, pa.Table]:
     if changes is None:
         return np.empty(0, np.int64), pa.table({})
     kept = pc.not_equal(changes.column(OPERATION), DELETE)
-    left = changes.filter(kept).drop_columns([OPERATION])
+    left = changes.filter(kept).drop_columns([name for name in (OPERATION, BEFORE) if name in changes.column_names])
     return offsets[kept.to_numpy()], left
 
 

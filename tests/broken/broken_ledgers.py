@@ -148,6 +148,14 @@ class Remembering(MemoryLedger):
         return self._read
 
 
+class ShortTexts(MemoryLedger):
+    """Room for texts of 4,000 characters, as columns of some databases have by default."""
+
+    def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
+        super().change(old, replace(new, labels=tuple((name, text[:4000]) for name, text in new.labels)), note)
+        return new
+
+
 class RacyInMemory(MemoryLedger):
     """Looks, then creates."""
 
@@ -228,6 +236,18 @@ class Torn(SqlLedger):
         if note is not None:
             with self.database.writing() as connection:
                 self._append(connection, note)
+        return True
+
+
+class LabelsLater(SqlLedger):
+    """Writes the labels in a transaction of their own."""
+
+    def _swap(self, old: LedgerState, new: LedgerState, note: Note | None) -> bool:
+        if not super()._swap(old, replace(new, labels=old.labels), note):
+            return False
+        with self.database.writing() as connection:
+            which = pipeline_table.c.pipeline == new.pipeline
+            connection.execute(pipeline_table.update().where(which).values(changed_columns(old, new)))
         return True
 
 
@@ -317,4 +337,9 @@ BROKEN_LEDGERS: dict[str, Callable[[Path], LedgerSite]] = {
     "a_change_that_is_killed_at_any_line_is_whole_or_absent": _sqlite(Torn),
     "a_driver_that_was_killed_locks_nobody_out": _sqlite(LockFile),
     "killed_at_any_time": _sqlite(AnsweringFirst),
+    "claims_of_blocks_come_back": _memory(ShortTexts),
+    "threads_that_claim_at_once_have_a_block_each": _memory(UnguardedInMemory),
+    "a_takeover_and_claims_know_each_other": _memory(UnguardedInMemory),
+    "processes_that_claim_at_once_have_a_block_each": _sqlite(Unguarded),
+    "a_claim_that_is_killed_at_any_line_is_made_or_not": _sqlite(LabelsLater),
 }

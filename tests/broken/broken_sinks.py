@@ -62,6 +62,16 @@ class Emptying(SqliteTarget):
         super().create(declared, **options)
 
 
+class OfAnyTopic(SqliteTarget):
+    """Removes by partition and offset alone."""
+
+    def remove(self, ranges: Iterable[Range]) -> None:
+        with opened(self.path) as connection:
+            for each in ranges:
+                where = "_partition = ? AND _offset >= ? AND _offset < ?"
+                connection.execute(f"DELETE FROM events WHERE {where}", (each.partition.number, each.first, each.end))
+
+
 class Uncovered(SqliteTarget):
     def schema(self) -> Schema:
         return Schema((*super().schema().fields, Field("_offset", pa.int64())))
@@ -358,6 +368,7 @@ BROKEN_SINKS: dict[str, Callable[[Path], SinkSite]] = {
     "the_driver_counts_what_it_asks_for": with_target(Uncounted),
     "a_look_finds_the_ends": with_target(LastOffsets),
     "a_look_says_nothing_below_the_floor": with_target(Floorless),
+    "exactly_the_rows_of_the_ranges_are_removed": with_target(OfAnyTopic),
     "a_used_up_token_is_replaced": with_writer(Remembering),
     "a_silent_target_acknowledges_nothing": with_writer(Hopeful),
     "a_silent_target_is_not_an_empty_one": with_writer(Hasty),

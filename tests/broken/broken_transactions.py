@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ranges import Range
 from landonce.sinks.sql.sink import SqlSink, open_database
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.writer import open_writer
@@ -56,8 +57,13 @@ class SqliteTransactions(TransactionSite):
     """A file of its own, read by plain SQL."""
 
     def __init__(
-        self, folder: Path, writes: type[Delegating] = Delegating, keeps: type[TargetLedger] = TargetLedger
+        self,
+        folder: Path,
+        writes: type[Delegating] = Delegating,
+        keeps: type[TargetLedger] = TargetLedger,
+        opens: type[SqlTable] = SqlTable,
     ) -> None:
+        self._opens = opens
         self.path = folder / "target.db"
         self._sink = SqlSink(f"sqlite:///{self.path}", "events", PIPELINE)
         self._writes, self._keeps = writes, keeps
@@ -73,6 +79,9 @@ class SqliteTransactions(TransactionSite):
 
     def writer(self, number: int) -> BlockTransaction:
         return self._writes(open_writer(self._sink, BlockKey(PIPELINE, BATCH, number)), self.path, number)
+
+    def table(self) -> SqlTable:
+        return self._opens(self._sink)
 
     def held(self) -> list[Row]:
         with closing(sqlite3.connect(self.path, timeout=60)) as connection:
@@ -172,6 +181,13 @@ class Unasked(TargetLedger):
             super()._change_beside(connection, old, new)
 
 
+class FirstRange(SqlTable):
+    """Removes what is in the first range, and nothing else."""
+
+    def remove(self, ranges: Iterable[Range]) -> None:
+        super().remove([*ranges][:1])
+
+
 def _writer(kind: type[Delegating]) -> Callable[[Path], TransactionSite]:
     return lambda folder: SqliteTransactions(folder, kind)
 
@@ -190,6 +206,7 @@ BROKEN_TRANSACTIONS: dict[str, Callable[[Path], TransactionSite]] = {
     "blocks_of_one_plan_land_side_by_side": _writer(Sweeping),
     "two_runs_of_one_task_at_once_are_one": _writer(Tireless),
     "a_batch_is_not_recorded_without_all_of_its_blocks": _ledger(Unasked),
+    "exactly_the_rows_of_the_ranges_are_removed": lambda folder: SqliteTransactions(folder, opens=FirstRange),
     "a_plan_is_not_forgotten_with_blocks_that_are_there": _ledger(Unasked),
     "after_a_crash_at_any_line_a_block_lands_once": _writer(RowsFirst),
 }

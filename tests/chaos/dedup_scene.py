@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import yaml
 from chain import Kill
 from confluent_kafka import KafkaError, Message, Producer
 from harness import DriverRun, Drivers, Feed, good
 from oracle import Produced
 from scene import Play, freeze, wait_for
+
+from landonce.sinks.pipeline_file import load
 
 ACCEPT, PUSH = "MainThread", "landonce push"
 """The threads of the two drivers, and of their workers."""
@@ -35,12 +39,14 @@ class Events(Feed):
     copies: float = 0.3
     differ: bool = False
     """Copies have another `word`."""
+    since: int = 0
+    """How many of the records that were sent are old: their events are not sent again."""
     _chance: random.Random = field(default_factory=lambda: random.Random(7))
 
     def send(self, producer: Producer, *, bad: bool = False, into: list[Produced] | None = None) -> None:
         number, self._next = self._next, self._next + 1
         value, partition = good(number), self._chance.randrange(self.partitions)
-        sent = [each for each in self.produced if not each.bad]
+        sent = self.recent()
         if bad:
             value = _BAD[number // 5 % len(_BAD)]
         elif sent and self._chance.random() < self.copies:
@@ -50,6 +56,11 @@ class Events(Feed):
             partition = first.partition if adjacent else partition
         self.put(producer, value, partition, bad)
         producer.flush(60)
+
+    def recent(self) -> list[Produced]:
+        """The records of events that are not old."""
+        old = {each.payload["id"] for each in self.produced[: self.since] if not each.bad}
+        return [each for each in self.produced[self.since :] if not each.bad and each.payload["id"] not in old]
 
     def copied(self, first: Produced, number: int) -> str:
         fields = first.payload | ({"word": f"copy {number}"} if self.differ else {})
@@ -83,6 +94,33 @@ class Events(Feed):
     @property
     def ids(self) -> set[int]:
         return {each.payload["id"] for each in self.produced if not each.bad}
+
+
+BATCH = "interval: 0s, max_rows: 40, block_rows: 8"
+
+
+def in_accept(*places: str, **more: int) -> list[Kill]:
+    return [Kill(place, thread=ACCEPT, **more) for place in places]
+
+
+def in_push(*places: str, **more: int) -> list[Kill]:
+    return [Kill(place, thread=PUSH, **more) for place in places]
+
+
+def around(*steps: str) -> list[str]:
+    return [f"{step}.{side}" for step in steps for side in ("before", "after")]
+
+
+CLEANING = [
+    *in_accept("expired.before", "expired.after"),
+    # The first, the second and the third of what a start removes.
+    Kill("cleaned.before", thread=ACCEPT),
+    Kill("cleaned.after", skip=1, thread=ACCEPT),
+    Kill("cleaned.before", skip=2, thread=ACCEPT),
+    # Stored blocks.
+    *in_push("cleaned.before", "cleaned.after"),
+]
+"""Where keys expire, and where what nobody needs any more is removed."""
 
 
 @dataclass
@@ -160,8 +198,9 @@ class Unique:
         go.touch()
         return run
 
-    def settled(self) -> None:
-        """One quiet run, and every event is there once. A second run lands nothing, and a producer that repeats all that it sent adds nothing."""
+    def settled(self, *, audited: bool = True) -> None:
+        """One quiet run, and every event is there once. A second run lands nothing, a producer that repeats all that it sent adds nothing,
+        `landonce verify` agrees, and who reads the topics again from the beginning lands nothing."""
         self.drivers.drain()
         self.exact()
         before = sorted(self.rows(), key=repr)
@@ -170,6 +209,35 @@ class Unique:
         self.drivers.drain()
         assert sorted(self.rows(), key=repr) == before
         self.exact()
+        if audited:
+            verified = self.play.site.landonce("verify", str(self.play.site.file), "--values")
+            assert verified.returncode == 0, verified.stdout
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Another pipeline of the scope reads the topics from their beginnings, for a table of its own."""
+        site = self.play.site
+        first, document = load(site.file), yaml.safe_load(site.file.read_text())
+        place = str(first.store_place).removeprefix("sqlite:///")
+        kind = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}.get(
+            re.split("[+:]", place)[0], "sqlite"
+        )
+        document |= {
+            "pipeline": "again",
+            "sink": {"sql": {"url": f"sqlite:///{site.folder}/again.db", "table": "again", "create": True}},
+            "dead_letters": {"path": "dead-again", "limit": "100%"},
+            "dedup": {"scope": first.pipeline, **document["dedup"], "store": {kind: place}},
+        }
+        document.pop("ledger", None)
+        file = site.folder / "again.yaml"
+        file.write_text(yaml.safe_dump(document))
+        file.chmod(0o600)
+        run = site.landonce("run", str(file), "--once")
+        records = len(self.feed.produced)
+        assert run.returncode == 0, run.stdout
+        assert f"again: {records} read = 0 new + " in run.stdout, run.stdout
+        with closing(sqlite3.connect(site.folder / "again.db")) as connection:
+            assert connection.execute("SELECT count(*) FROM again").fetchone() == (0,)
 
 
 def sqlite_store(path: Path) -> Callable[[str], list[tuple[Any, ...]]]:

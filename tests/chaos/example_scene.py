@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -25,12 +27,13 @@ pipeline: chaos
 source:
   kafka: {bootstrap_servers: "$bootstrap", topics: [$topic], schema: "$schema"}
 sink: {$sink}
-batch: {interval: 0s, max_rows: 40, block_rows: 8}
+${ledger}batch: {interval: 0s, max_rows: 40, block_rows: 8}
 dead_letters: {path: dead}
 stall: 60s
 spark: {master: "local[1]"}
 """)
-_ROWS = "SELECT _topic, _partition, _offset, id, word, amount FROM events"
+NAMES = ("_topic", "_partition", "_offset", "id", "word", "amount")
+_ROWS = f"SELECT {', '.join(NAMES)} FROM events"
 
 
 def install(package: str, folder: Path) -> Path:
@@ -61,8 +64,55 @@ def delta_rows(folder: Path) -> list[oracle.Row]:
     table = DeltaTable(path)
     paths = table.file_uris()
     assert len(paths) == len(set(paths)), "a file is in the table twice"
-    names = ["_topic", "_partition", "_offset", "id", "word", "amount"]
-    return [tuple(row.values()) for row in table.to_pyarrow_table(columns=names).select(names).to_pylist()]
+    return [tuple(row.values()) for row in table.to_pyarrow_table(columns=list(NAMES)).select(NAMES).to_pylist()]
+
+
+def jsonl_rows(folder: Path) -> list[oracle.Row]:
+    """Of each file, what its index counts."""
+    found = []
+    for index in (folder / "landed").glob("*.index.json"):
+        lines = index.with_name(index.name.replace(".index.json", ".jsonl")).read_bytes()
+        rows = map(json.loads, lines[: json.loads(index.read_text())["bytes"]].splitlines())
+        found += [tuple(row[name] for name in NAMES) for row in rows]
+    return found
+
+
+def shelf_rows(folder: Path) -> list[oracle.Row]:
+    with closing(sqlite3.connect(folder / "events.db", timeout=60)) as connection:
+        return connection.execute(_ROWS).fetchall()
+
+
+_SHELF = """
+from pathlib import Path
+
+from landonce.plugin import SinkSection
+from landonce.testing.reference_sinks import SqliteSink
+
+
+class Quick(SqliteSink):
+    deadline = 2.0
+
+
+class Shelf(SinkSection):
+    path: Path
+
+    def beside(self, folder):
+        return self.model_copy(update={"path": folder.absolute() / self.path})
+
+    def to_sink(self, pipeline):
+        return Quick(self.path)
+"""
+"""A module of another package: a deduplicating sink, whose plans are settled two seconds after a crash."""
+
+
+def install_shelf(folder: Path) -> Path:
+    """Its module and its entry point."""
+    metadata = folder / "shelf-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[landonce.sinks]\nshelf = shelf:Shelf\n")
+    (folder / "shelf.py").write_text(_SHELF)
+    return folder
 
 
 @dataclass
@@ -83,8 +133,11 @@ def example(
     sink: str,
     judge: Callable[[Path], list[oracle.Row]],
     drivers: type[Drivers],
+    ledger: str = "",
 ) -> Iterator[Example]:
+    """`ledger`: where the position is kept, if the sink does not keep it itself."""
     home = Home(folder)
-    home.save(_PIPELINE.substitute(bootstrap=kafka.bootstrap_servers, topic=topic, schema=SCHEMA, sink=sink))
+    values = {"topic": topic, "schema": SCHEMA, "sink": sink, "ledger": ledger and f"ledger: {{{ledger}}}\n"}
+    home.save(_PIPELINE.substitute(values, bootstrap=kafka.bootstrap_servers))
     with drivers(home) as started:
         yield Example(home, started, Feed(kafka.bootstrap_servers, topic), judge=judge)

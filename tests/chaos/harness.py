@@ -149,9 +149,9 @@ class DriverRun:
         return self.finish(timeout)
 
     def events(self) -> list[dict[str, Any]]:
-        """The structured lines of the log so far."""
+        """The structured lines of the log so far. The last one may not be whole yet."""
         found = []
-        for line in self.log.read_text(errors="replace").splitlines():
+        for line in self.log.read_text(errors="replace").rpartition("\n")[0].splitlines():
             if line.startswith("{"):
                 found.append(json.loads(line))
         return found

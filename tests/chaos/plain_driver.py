@@ -21,3 +21,15 @@ class PlainDrivers(Drivers):
             _python, script, *arguments_of_script = self.command
             return PlainProcess(arguments_of_script, environment, log, script=script)
         return PlainProcess(arguments, environment, log)
+
+
+@dataclass
+class FirstWithSpark(PlainDrivers):
+    """Spark's processes are killed. Who recovers from that has none."""
+
+    def spawn(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Any:
+        return (
+            super().spawn(arguments, environment, log)
+            if self.runs
+            else Drivers.spawn(self, arguments, environment, log)
+        )

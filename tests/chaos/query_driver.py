@@ -1,6 +1,6 @@
 """A user's own streaming query with `exactly_once`, as a process of its own: sixteen records a batch, until all is done.
 
-`iceberg`: `url` is the folder that holds the lake. `wrapped`, `slow`: `url` is the folder of the target, and `table` is where the
+`unique`: with `dedup`, into ClickHouse. `iceberg`: `url` is the folder that holds the lake. `wrapped`, `slow`: `url` is the folder of the target, and `table` is where the
 ledger is. `plain`: without landonce, for comparison.
 """
 
@@ -43,7 +43,7 @@ def main(
     session.sparkContext.setLogLevel("ERROR")
     sink: Any = None
     ledger: str | None = None
-    if kind == "clickhouse":
+    if kind in ("clickhouse", "unique"):
         sink, ledger = landonce.clickhouse(url, table, deadline=float(deadline)), f"sqlite:///{folder}/ledger"
     elif kind in ("wrapped", "slow"):
         options = {"folder": url, "settles_within": float(deadline)}
@@ -64,7 +64,10 @@ def main(
     fields = "from_json(CAST(value AS STRING), 'id BIGINT, word STRING, amount DOUBLE') r"
     rows = stream.selectExpr("topic", "partition", "offset", fields)
     rows = rows.selectExpr("topic", "partition", "offset", "r.id", "r.word", "r.amount")
-    once = plain(url) if kind == "plain" else landonce.exactly_once(sink, ledger, name="killed", block_rows=5)
+    dedup = {"key": ["id"], "store": {"sqlite": f"{folder}/store"}} if kind == "unique" else None
+    once = (
+        plain(url) if kind == "plain" else landonce.exactly_once(sink, ledger, name="killed", block_rows=5, dedup=dedup)
+    )
     writer = rows.writeStream.foreachBatch(once).option("checkpointLocation", f"{folder}/checkpoint")
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()

@@ -20,7 +20,7 @@ from landonce.local import LocalClickHouse, LocalKafka
 from landonce.local.server import members, signal_tree
 from landonce.protocol.ledger import LedgerState
 
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from mariadb_server import LocalMariaDB
 from scene import Play
 
 from landonce.local import LocalKafka
+from landonce.local.postgres import DATABASE
 
 _PIPELINE = Template("""\
 pipeline: $pipeline
@@ -77,9 +78,9 @@ def postgres_judge(url: str) -> Judge:
     return Judge(ask, lambda: bool(ask("SELECT 1 FROM pg_tables WHERE tablename = 'events'")))
 
 
-def mariadb_judge(server: LocalMariaDB) -> Judge:
+def mariadb_judge(server: LocalMariaDB, database: str = DATABASE) -> Judge:
     def ask(query: str) -> list[tuple[Any, ...]]:
-        with server.connect() as connection, connection.cursor() as cursor:
+        with server.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute(query)
             return list(cursor.fetchall())
 

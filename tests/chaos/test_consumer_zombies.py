@@ -24,9 +24,9 @@ from sqlalchemy import Engine, create_engine, text
 from landonce.local import LocalKafka
 from landonce.local.postgres import LocalPostgres
 
-pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(600)]
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 WORKER = Path(__file__).with_name("consumer_worker.py")
 SESSION = 3.0
 """Seconds without a heartbeat until Kafka gives a consumer's partitions to another one."""
@@ -343,7 +343,7 @@ def test_from_topic_to_topic(kafka: LocalKafka, new_topic: Callable[..., str], t
         if sleeps:
             scene.wait(lambda: scene.refused("run0") and scene.refused("run1"), "refusals")
             scene.produce(10)
-            scene.wait(lambda: len(read_committed(kafka, results)) == 50, "more records in the topic")
+            scene.wait(lambda: len(read_committed(kafka, results)) >= 50, "more records in the topic")
         assert read_committed(kafka, results) == sorted([*range(40), *(range(10) if sleeps else ())])
 
 

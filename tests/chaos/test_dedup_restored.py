@@ -145,7 +145,7 @@ def test_a_block_that_was_not_stored_lands_by_the_new_file(clicks: Unique) -> No
 def test_payloads_are_removed_once_they_are_sent(clicks: Unique) -> None:
     clicks.play.edit("key: [id]", "payloads: sent, keep_sent: 0s, key: [id]")
     clicks.suffer([Kill("record.before", thread=PUSH), Kill("freeze.after", thread=PUSH)])
-    clicks.settled()
-    clicks.feed.more(10)
     clicks.drivers.drain()
     clicks.exact()
+    clicks.feed.more(10)
+    clicks.settled()

@@ -11,11 +11,22 @@ from pathlib import Path
 import pytest
 from chain import Chain, Kill
 from deltalake import DeltaTable
-from example_scene import Example, delta_rows, duckdb_rows, example, install
-from harness import Drivers
+from example_scene import (
+    Example,
+    delta_rows,
+    duckdb_rows,
+    example,
+    install,
+    install_shelf,
+    jsonl_rows,
+    shelf_rows,
+)
+from harness import SCHEMA, Drivers
 from plain_driver import PlainDrivers
 
 from landonce.local import LocalKafka
+from landonce.read.schema.ddl import parse_schema
+from landonce.testing.reference_sinks import SqliteSink
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -48,6 +59,32 @@ AROUND_COMMITS = [
     Kill("record.before"),
     Kill("record.after"),
     Kill("attempt.after", skip=_BATCH, grow=3),
+]
+IN_INSERTS = [
+    *STARTS,
+    Kill("prepare.after"),
+    Kill("write.before"),
+    Kill("send.before", replay=True),
+    Kill("send.after", replay=True),
+    Kill("probe.after", replay=True),
+    Kill("await.after"),
+    Kill("rearm.before"),
+    Kill("rearm.after"),
+    Kill("send.after"),
+    Kill("record.before"),
+    Kill("record.after"),
+    Kill("send.after", skip=1, grow=3),
+]
+IN_PUSHES = [
+    *STARTS,
+    Kill("prepare.after"),
+    Kill("claim.after", replay=True),
+    Kill("push.after", replay=True),
+    Kill("settle.after", replay=True),
+    Kill("push.after", skip=1),
+    Kill("record.before"),
+    Kill("record.after"),
+    Kill("push.after", skip=1, grow=3),
 ]
 DUCKDB = "duckdb: {path: events.duckdb, table: events, create: true}"
 DELTA = "delta: {table: events, create: true}"
@@ -106,6 +143,35 @@ def test_killed_with_spark(
     with example(tmp_path, kafka, new_topic(partitions=2), sink, judge, Drivers) as pipeline:
         chain = Chain(pipeline)
         chain.suffer(kills)
+        chain.settled()
+
+
+def test_a_deduplicating_sink_of_another_package_is_killed_everywhere(
+    tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kit's reference sink, which a pipeline file names through an entry point."""
+    site = str(install_shelf(tmp_path / "site"))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    SqliteSink(tmp_path / "events.db").target().create(parse_schema(SCHEMA))
+    places = ("shelf: {path: events.db}", shelf_rows, PlainDrivers, "sqlite: ledger")
+    with example(tmp_path, kafka, new_topic(partitions=2), *places) as pipeline:
+        chain = Chain(pipeline)
+        chain.suffer(IN_INSERTS)
+        chain.settled()
+
+
+def test_lines_of_json_are_killed_everywhere(
+    offered: Callable[[str], None], tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    offered("landonce-jsonl")
+    (tmp_path / "landed").mkdir()
+    sink = f'wrapped: {{sink: jsonl, options: {{path: "{tmp_path / "landed"}"}}}}'
+    with example(
+        tmp_path, kafka, new_topic(partitions=2), sink, jsonl_rows, PlainDrivers, "sqlite: ledger"
+    ) as pipeline:
+        chain = Chain(pipeline)
+        chain.suffer(IN_PUSHES)
         chain.settled()
 
 

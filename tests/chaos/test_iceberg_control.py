@@ -17,7 +17,7 @@ from scene import thaw
 
 from landonce.local import LocalKafka
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
 
 _BATCH = 2 * iceberg_plain.EACH
 

@@ -14,7 +14,7 @@ import pytest
 from chain import Chain, Kill, failpoints_in
 from harness import Drivers
 from iceberg_scene import Lake, lake
-from plain_driver import PlainDrivers
+from plain_driver import FirstWithSpark, PlainDrivers
 
 from landonce.local import LocalKafka
 from landonce.protocol.steps import Step
@@ -98,7 +98,7 @@ def test_every_step_and_every_place_is_killed() -> None:
     ("drivers", "kills"),
     [
         pytest.param(PlainDrivers, FRESH + BATCHES, id="plain"),
-        pytest.param(Drivers, WITH_SPARK, id="spark"),
+        pytest.param(FirstWithSpark, WITH_SPARK, id="spark"),
         pytest.param(Drivers, FRESH + BATCHES, id="spark-all", marks=pytest.mark.long),
     ],
 )

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import oracle
 import psycopg
 import pytest
 import query_driver
+from dedup_scene import Events
 from harness import Drivers, Feed, Home
 from sql_scene import postgres_judge
 
@@ -71,6 +73,30 @@ def in_clickhouse(
     feed = Feed(kafka.bootstrap_servers, topic)
     with Drivers(Home(tmp_path)) as drivers:
         yield Query(drivers, feed, arguments, lambda: oracle.rows(clickhouse.url, table))
+
+
+@dataclass
+class UniqueQuery(Query):
+    """Of the records with one `id`, one lands."""
+
+    def unspoiled(self) -> None:
+        rows = self.rows()
+        twice = [id_ for id_, count in Counter(row[3] for row in rows).items() if count > 1]
+        assert twice == []
+        assert not oracle.compare(oracle.expected_rows(self.feed.produced), rows).surplus
+
+    def exact(self) -> None:
+        self.unspoiled()
+        ids = {each.payload["id"] for each in self.feed.produced}
+        assert len(ids) < len(self.feed.produced), "some were sent again"
+        assert {row[3] for row in self.rows()} == ids
+
+
+@pytest.fixture
+def unique(in_clickhouse: Query) -> Query:
+    bootstrap, topic, _kind, url, table = in_clickhouse.arguments
+    arguments = (bootstrap, topic, "unique", url, table)
+    return UniqueQuery(in_clickhouse.drivers, Events(bootstrap, topic), arguments, in_clickhouse.rows)
 
 
 @pytest.fixture
@@ -149,6 +175,23 @@ def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(
     in_clickhouse: Query, places: tuple[str, ...]
 ) -> None:
     killed(in_clickhouse, *places)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param(("accepted.after+1", LOST), id="once"),
+        pytest.param(
+            ("joined.after", LOST, "send.after", "record.before"),
+            id="chain",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_query_with_dedup_is_killed_and_lands_every_event_once(unique: Query, places: tuple[str, ...]) -> None:
+    """The producer sends about three of ten events again. The transaction that accepts them was committed, or not, or they were on their way to
+    the target."""
+    killed(unique, *places)
 
 
 @pytest.mark.long

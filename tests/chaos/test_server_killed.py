@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import oracle
 import pytest
 from harness import Drivers
 from proxy import Insert, Proxy
+from rename_kills import killed_at_rename
 from scene import freeze, scene, thaw, wait_for
 
 from landonce.local import LocalClickHouse, LocalKafka
@@ -107,21 +105,3 @@ def without_deadline(insert: Insert) -> Insert:
     never = b"9" * len(str(insert.deadline))
     insert.request = insert.request.replace(str(insert.deadline).encode(), never)
     return insert
-
-
-@contextmanager
-def killed_at_rename(server: LocalClickHouse, log: Path) -> Iterator[None]:
-    """The server gets SIGKILL when it next renames anything, which is a new part on its way into place."""
-    strace = shutil.which("strace")
-    assert strace is not None, "scripts/test-setup installs strace"
-    command = [strace, "-f", "-p", str(server.pid), "-e", "trace=rename", "-e", "inject=rename:signal=SIGKILL:when=1"]
-    with log.open("w") as out:
-        tracer = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: "attached" in log.read_text() or tracer.poll() is not None, "strace is attached")
-        assert tracer.poll() is None, log.read_text()
-        yield
-        assert "rename(" in log.read_text(), "it was not a rename that killed the server"
-    finally:
-        tracer.kill()
-        tracer.wait(10)

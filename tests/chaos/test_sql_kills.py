@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from chain import Chain, Kill, failpoints_in
 from harness import Drivers
-from plain_driver import PlainDrivers
+from plain_driver import FirstWithSpark, PlainDrivers
 from sql_scene import IN_TRANSACTIONS, Base, base, postgres_judge, sqlite_judge
 
 from landonce.local import LocalKafka
@@ -100,7 +100,7 @@ def test_every_step_and_every_place_is_killed() -> None:
     ("drivers", "kills"),
     [
         pytest.param(PlainDrivers, FRESH + BATCHES, id="plain"),
-        pytest.param(Drivers, WITH_SPARK, id="spark"),
+        pytest.param(FirstWithSpark, WITH_SPARK, id="spark"),
         pytest.param(Drivers, FRESH + BATCHES, id="spark-all", marks=pytest.mark.long),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from chain import Kill
 from harness import Drivers
+from plain_driver import FirstWithSpark
 from wrapped_scene import Aging, wrapped
 
 from landonce.local import LocalKafka
@@ -92,7 +93,7 @@ def test_every_step_and_every_place_is_killed() -> None:
 
 
 def test_workers_of_spark_are_killed(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
-    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH) as play:
+    with wrapped(tmp_path, kafka, new_topic(partitions=2), batch=BATCH, drivers=FirstWithSpark) as play:
         chain = Aging(play)
         chain.suffer(WITH_SPARK)
         chain.settled()

@@ -3,6 +3,7 @@ or reads plain files."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import sqlite3
@@ -27,7 +28,7 @@ source:
   kafka: {bootstrap_servers: "$bootstrap", topics: [$topic], schema: "$schema"}
 sink:
   wrapped: {sink: "$sink", options: {folder: "$folder"}}
-ledger: {sqlite: ledger}
+ledger: {$ledger}
 batch: {$batch}
 dead_letters: {path: dead}
 stall: 60s
@@ -102,6 +103,46 @@ class Wrapped(Play):
         return (*ledger, sorted(self.landed()["events"], key=repr), letters)
 
 
+class InFolder(Wrapped):
+    """The same, with the position and the claims in the example's ledger: a file, as any other package may write it."""
+
+    @property
+    def _file(self) -> Path:
+        return self.site.folder / "ledgers" / "chaos.json"
+
+    def blocks(self) -> list[tuple[Any, ...]]:
+        if not self._file.exists():
+            return []
+        state = json.loads(self._file.read_text().splitlines()[0])
+        return sorted((row["number"], row["state"], row["attempt"]) for row in _claims(state).get("rows", []))
+
+    def an_hour_passes(self) -> None:
+        if not self._file.exists():
+            return
+        with (self._file.parent / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            first, *notes = self._file.read_text().splitlines()
+            state = json.loads(first)
+            claims = _claims(state)
+            for row in claims.get("rows", []):
+                row["age"] += 3_600_000 * (row["state"] == "CLAIMED")
+            if claims:
+                labels = [*json.loads(state["labels"])[:-1], ["claims of blocks", json.dumps(claims)]]
+                aside = self._file.with_suffix(".older")
+                aside.write_text("\n".join([json.dumps({**state, "labels": json.dumps(labels)}), *notes]))
+                aside.replace(self._file)
+
+    def traces(self) -> tuple[object, ...]:
+        letters = sorted((each.name, each.read_bytes()) for each in self.site.dead.glob("[!.]*.jsonl"))
+        return self._file.read_text(), letters, sorted(self.landed()["events"], key=repr)
+
+
+def _claims(state: dict[str, Any]) -> dict[str, Any]:
+    """What landonce keeps beside a state."""
+    found = dict(json.loads(state["labels"])).get("claims of blocks")
+    return dict(json.loads(found)) if found else {}
+
+
 class Aging(Chain):
     """Between two kills an hour passes, so that no start waits for an attempt of the one before; but for kills in that wait."""
 
@@ -153,11 +194,13 @@ def wrapped(
     batch: str = "interval: 0s, max_rows: 600, block_rows: 300",
     master: str = "local[1]",
     drivers: type[Drivers] = Drivers,
+    kind: type[Wrapped] = Wrapped,
 ) -> Iterator[Wrapped]:
-    """`drivers`: with Spark, or plain ones."""
+    """`drivers`: with Spark, or plain ones. `kind`: says which ledger there is."""
     home = Home(folder)
     for module in (Path(__file__).with_name("wrapped_target.py"), _EXAMPLES / "file_per_block.py"):
         shutil.copy(module, folder)
+    (folder / "ledgers").mkdir()
     place = folder / "files" if "file_per_block" in sink else folder
     home.save(
         _PIPELINE.substitute(
@@ -166,9 +209,10 @@ def wrapped(
             schema=SCHEMA,
             sink=sink,
             folder=place,
+            ledger="plugin: {name: folder, options: {path: ledgers}}" if kind is InFolder else "sqlite: ledger",
             batch=batch,
             master=master,
         )
     )
     with drivers(home) as started:
-        yield Wrapped(home, started, Feed(kafka.bootstrap_servers, topic, partitions))
+        yield kind(home, started, Feed(kafka.bootstrap_servers, topic, partitions))

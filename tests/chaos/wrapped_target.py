@@ -99,6 +99,11 @@ def soon(folder: str) -> landonce.WrappedSink:
     return probing(folder, settles_within=5.0)
 
 
+def sooner(folder: str) -> landonce.WrappedSink:
+    """The same, where several waits follow each other."""
+    return probing(folder, settles_within=2.5)
+
+
 def wrongly_declared(folder: str) -> landonce.WrappedSink:
     """The control: it says that pushing again is harmless, and it is not."""
     return landonce.wrap(Store(folder), idempotent=True, name="store")

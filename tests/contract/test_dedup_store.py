@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cutting_proxy import Cut, CuttingProxy
+from sqlalchemy import text
 
+from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, Segment, decode, digest_of, encode, first_seen_of, shard_of, sort_ids
-from landonce.dedup.store import Acceptance, Chunk, Scope, Store, StorePlace
-from landonce.errors import StoreDamaged
+from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
+from landonce.errors import Halt, StoreDamaged, TargetUnavailable
+from landonce.ledger.database import SqliteDatabase, misplaced, refused
+from landonce.local.postgres import LocalPostgres
 from landonce.protocol.dedup import Run
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Mark
@@ -187,6 +194,49 @@ def test_a_chunk_is_listed_by_its_offsets_and_removed_with_its_bytes(store: Stor
         store.chunk_content(within[0])
 
 
+def ask(store: Store, statement: str) -> list[tuple[object, ...]]:
+    with store.database.writing() as connection:
+        answer = connection.execute(text(statement))
+        return [tuple(row) for row in answer] if answer.returns_rows else []
+
+
+@pytest.mark.skipif("YDB_ENDPOINT" in os.environ, reason="YDB has no view")
+def test_people_see_in_a_view_what_waits(store: Store, scope: Scope) -> None:
+    """A chunk of which a part is sent waits whole."""
+    chunks = [
+        store.put_chunk(Chunk("", "t", number, first, first + 9, 10, 0, 0, "v", accepted=8, accepted_at=first), b"x")
+        for number, first in ((0, 0), (0, 10), (0, 20), (1, 0))
+    ]
+    assert store.commit("p", 0, MARK, Acceptance({}, chunks=tuple(chunks)))
+    wanted = (
+        "SELECT topic, partition_number, accepted, sent, waiting, first_offset, last_offset, accepted_at "
+        f"FROM landonce_dedup_waiting WHERE scope = '{store.scope}' AND pipeline = 'p' ORDER BY 2"
+    )
+    assert ask(store, wanted) == [("t", 0, 24, 0, 24, 0, 29, 20), ("t", 1, 8, 0, 8, 0, 9, 0)]
+    store.sent("p", 1, {Partition("t", 0): 15})
+    assert ask(store, wanted) == [("t", 0, 24, 8, 16, 0, 29, 20), ("t", 1, 8, 0, 8, 0, 9, 0)]
+    store.sent("p", 2, {Partition("t", 0): 30, Partition("t", 1): 10})
+    assert [row[3:5] for row in ask(store, wanted)] == [(24, 0), (8, 0)]
+
+
+@pytest.mark.skipif("YDB_ENDPOINT" in os.environ, reason="YDB has no view")
+def test_a_view_that_the_database_refuses_ends_the_start(
+    store: Store, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement is landonce's. A user without the right to make views goes without one."""
+    ask(store, "DROP VIEW landonce_dedup_waiting")
+    monkeypatch.setattr("landonce.dedup.store.WAITING_SQL", "CREATE VIEW landonce_dedup_waiting AS SELEC 1")
+    if isinstance(store.database, SqliteDatabase):
+        monkeypatch.setattr(store.database, "fault", lambda _: refused("here", "syntax"))
+    with pytest.raises(Halt):
+        store.make("rule", "id (integer)", 4, 8 * HOUR)
+    monkeypatch.setattr(store.database, "fault", lambda _: misplaced("no right", "grant it"))
+    assert store.make("rule", "id (integer)", 4, 8 * HOUR) == scope
+    monkeypatch.undo()
+    store.make("rule", "id (integer)", 4, 8 * HOUR)
+    assert ask(store, "SELECT count(*) FROM landonce_dedup_waiting") is not None
+
+
 def test_the_first_content_of_a_block_stays_for_its_ranges(store: Store, scope: Scope) -> None:
     assert store.block("p", 1, 0, "r") is None
     assert store.put_block("p", 1, 0, "r", 3, b"first").content == b"first"
@@ -205,3 +255,108 @@ def test_bytes_that_no_list_names_are_removed_after_a_day(store: Store, scope: S
     assert store.forget_orphans(2**40) >= 1
     assert store.run_segments(run) == []
     assert len(held(store, 4)) == 500
+
+
+def test_copies_are_kept_with_the_commit_that_found_them(store: Store, scope: Scope) -> None:
+    first, second = (b"a" * 70_000, b"b"), (b"c",)
+    assert store.commit("p", 0, MARK, Acceptance({}, kept_copies=first))
+    assert store.commit("p", 0, MARK, Acceptance({}, kept_copies=first)) is False, "a retry adds nothing"
+    assert store.commit("p", 1, MARK, Acceptance({0: 9}, kept_copies=second)) is None, (
+        "nor does a batch to compare again"
+    )
+    assert store.commit("p", 1, MARK, Acceptance({}, kept_copies=second))
+    assert list(store.copies("p")) == [*first, *second]
+    assert list(store.copies("q")) == []
+    assert store.forget_copies("p", 0) == 0
+    assert store.forget_copies("p", 2**40) == 2
+    assert list(store.copies("p")) == []
+
+
+@pytest.mark.integration
+class TestLostCommits:
+    """The connection to PostgreSQL goes away before, in and after the COMMIT of a batch. As a driver does, the test looks at the mark, and
+    commits the same batch again only if the mark is not there."""
+
+    @pytest.fixture
+    def proxy(self, postgres: LocalPostgres) -> Iterator[CuttingProxy]:
+        made = CuttingProxy(postgres.port)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def direct(self, new_database: Callable[[], str]) -> Iterator[Store]:
+        made = StorePlace(new_database(), "clicks").open()
+        made.make("rule", "id (integer)", 4, 8 * HOUR)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def store(self, direct: Store, postgres: LocalPostgres, proxy: CuttingProxy) -> Iterator[Store]:
+        """The same one, as it is seen through the proxy."""
+        url = direct.database.engine.url.set(port=proxy.port)  # type: ignore[attr-defined]
+        made = StorePlace(url.render_as_string(hide_password=False), "clicks").open()
+        yield made
+        made.close()
+
+    @pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name)
+    def test_keys_and_events_count_once(self, direct: Store, store: Store, proxy: CuttingProxy, cut: Cut) -> None:
+        """First when the pipeline is taken, and nobody has its mark, then with a batch."""
+        for number in range(2):
+            added = batch_of(store, number) if number else None
+            cut_off(store, proxy, cut, number, mark_of(number + 1), added)
+            while store.mark("p") != mark_of(number + 1):
+                with suppress(TargetUnavailable):
+                    assert store.commit("p", number, mark_of(number + 1), added) in (True, False)
+            assert counted(direct) == times(number)
+        assert held(direct, 4) == sorted(ids_of(1))
+        assert direct.commit("p", 2, mark_of(3), batch_of(direct, 2)), "the next batch follows"
+
+    @pytest.mark.parametrize("cut", [Cut.ANSWER, Cut.ANSWERED], ids=lambda cut: cut.name)
+    def test_who_does_not_look_counts_twice(self, direct: Store, store: Store, proxy: CuttingProxy, cut: Cut) -> None:
+        """The control: it writes the batch again, and commits it after whatever is there."""
+        cut_off(store, proxy, cut, 0, mark_of(1), batch_of(store, 0))
+        there = direct.mark("p")
+        assert there is not None
+        assert store.commit("p", there.snapshot, mark_of(1), batch_of(store, 0))
+        assert counted(direct) == times(2)
+        assert held(direct, 4) == sorted(2 * ids_of(0))
+
+
+def times(batches: int) -> list[int]:
+    """What `counted` says of so many batches."""
+    return [each * batches for each in (500, 7, 3, 500, 1)]
+
+
+def counted(store: Store) -> list[int]:
+    """What the scope says of accepted events, copies, and records that were seen again; events in listed chunks; pieces of kept copies."""
+    scope = store.look()
+    assert scope is not None
+    listed = sum(each.accepted for each in store.chunks("p"))
+    return [scope.accepted, scope.copies, scope.seen_again, listed, len(list(store.copies("p")))]
+
+
+def mark_of(number: int) -> Mark:
+    return replace(MARK, state=replace(MARK.state, batch=number), snapshot=number)
+
+
+def ids_of(number: int) -> list[tuple[int, int]]:
+    keys = keys_of(number)
+    return list(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
+
+
+def batch_of(store: Store, number: int) -> Acceptance:
+    """500 events, whose bytes are written."""
+    first = 1000 * number
+    runs = tuple(put(store, shard, part) for shard, part in by_shard(keys_of(number), 4).items())
+    chunk = store.put_chunk(Chunk("", "t", 0, first, first + 999, 510, 0, 0, "v", accepted=500), b"events")
+    seen = {shard: each.version for shard, each in store.shards(range(4)).items()}
+    return Acceptance(seen, runs, chunks=(chunk,), copies=7, seen_again=3, kept_copies=(b"copies",))
+
+
+def cut_off(store: Store, proxy: CuttingProxy, cut: Cut, expected: int, mark: Mark, added: Acceptance | None) -> None:
+    """Nobody says what became of this commit."""
+    cuts = proxy.cuts
+    proxy.arm(cut)
+    with pytest.raises(TargetUnavailable):
+        store.commit("p", expected, mark, added)
+    assert proxy.cuts == cuts + 1

@@ -92,7 +92,7 @@ def test_tables_are_not_looked_at_for_a_driver_that_another_of_the_same_epoch_ha
     mine = kept.change(
         state := kept.create(LedgerState("p", "lineage", cluster_id="c")), states.taken(state, "another")
     )
-    run, nothing = SimpleNamespace(topics=()), lambda _: ()
+    run, nothing = SimpleNamespace(topics=tuple), lambda _: ()
     tables: Any = SimpleNamespace(own=None, run=run, tables=(), views=nothing, discover=lambda: (), holds=nothing)
     performer = Committing(NOTHING, tables, QueryWorkers(), NOTHING, kept)
     assert performer.perform(LookAtTables(), mine) is not None
@@ -216,7 +216,7 @@ def test_records_that_are_gone_are_landed_only_where_their_rows_prove_it(
     mode: Mode, kind: Kind, rows: int, atomic: bool, fate: Fate, tmp_path: Path
 ) -> None:
     writer = SimpleNamespace(count=lambda _: rows, atomic=atomic)
-    recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer), dead_letters=tmp_path)
+    recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer), dead_letters=tmp_path, one_table=True)
     task = InsertTask(index=0, batch=1, plan="p", block=BLOCK, token="token", deadline=0, mode=mode, kind=kind)
 
     def gone() -> BlockResult:

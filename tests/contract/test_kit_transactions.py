@@ -53,6 +53,9 @@ class InPostgres(TransactionSite):
     def writer(self, number: int) -> BlockTransaction:
         return open_writer(self.sink, BlockKey(PIPELINE, BATCH, number))
 
+    def table(self) -> SqlTable:
+        return SqlTable(self.sink)
+
     def held(self) -> list[Row]:
         with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
             found = connection.execute("SELECT _topic, _partition, _offset, id, word FROM events").fetchall()

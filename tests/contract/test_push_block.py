@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from claim_places import an_hour_passes, place_of
 from test_push_ledgers import SPOT, prepared, row_of
 
 import landonce
 from landonce.errors import Fenced, NotPushed, OutcomeUnknown, TargetRefused
-from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.ledger.claims import ClaimLedger
 from landonce.protocol import ledger as states
 from landonce.protocol.block_rows import Claim, Mark
 from landonce.protocol.ledger import LedgerState
@@ -54,18 +54,18 @@ def fails(error: BaseException) -> Callable[[], object]:
     return fail
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[PushLedger]:
-    with closing(PushPlace(tmp_path / "ledger", "p").open()) as opened:
+@pytest.fixture(params=["sqlite", "folder"])
+def ledger(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClaimLedger]:
+    with closing(place_of(request.param, tmp_path, str).open()) as opened:
         yield opened
 
 
 @pytest.fixture
-def state(ledger: PushLedger) -> LedgerState:
+def state(ledger: ClaimLedger) -> LedgerState:
     return prepared(ledger)
 
 
-def send(ledger: PushLedger, state: LedgerState, sink: landonce.WrappedSink, rows: pa.Table = ROWS) -> BlockResult:
+def send(ledger: ClaimLedger, state: LedgerState, sink: landonce.WrappedSink, rows: pa.Table = ROWS) -> BlockResult:
     whole = Range(Partition("t", 0), 0, 5)
     return push_block(sink, ledger, Sending(0, SPOT, Claim.of(state), "key", whole, rows, RECEIPT))
 
@@ -74,13 +74,7 @@ def strict(target: object, settles_within: float = 60.0) -> landonce.WrappedSink
     return landonce.wrap(target, idempotent=False, settles_within=settles_within)
 
 
-def an_hour_passes(ledger: PushLedger) -> None:
-    """The last attempt can take effect no more."""
-    with closing(sqlite3.connect(str(ledger.database.place))) as connection, connection:
-        connection.execute("UPDATE landonce_push SET claimed_at = claimed_at - 3600000")
-
-
-def test_a_push_that_returns_has_landed(ledger: PushLedger, state: LedgerState) -> None:
+def test_a_push_that_returns_has_landed(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target()
     for _ in range(2):
         result = send(ledger, state, strict(target))
@@ -90,7 +84,7 @@ def test_a_push_that_returns_has_landed(ledger: PushLedger, state: LedgerState) 
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-def test_an_unknown_outcome_is_not_pushed_again(ledger: PushLedger, state: LedgerState, arrived: bool) -> None:
+def test_an_unknown_outcome_is_not_pushed_again(ledger: ClaimLedger, state: LedgerState, arrived: bool) -> None:
     """Not before it is over; then the probe decides."""
     error = fails(OSError("no answer"))
     target = Target(then=error) if arrived else Target(instead=error)
@@ -106,14 +100,14 @@ def test_an_unknown_outcome_is_not_pushed_again(ledger: PushLedger, state: Ledge
     assert len({seen for _, _, seen in target.held}) == 1
 
 
-def test_a_claim_is_respected_until_it_is_over(ledger: PushLedger, state: LedgerState) -> None:
+def test_a_claim_is_respected_until_it_is_over(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target(instead=fails(OSError("no answer")))
     for _ in range(3):
         assert send(ledger, state, strict(target)).fate is Fate.DOUBTFUL
     assert (target.held, target.probed, row_of(ledger).attempt) == ([], 0, 1)
 
 
-def test_where_pushing_again_is_harmless_it_is_done(ledger: PushLedger, state: LedgerState) -> None:
+def test_where_pushing_again_is_harmless_it_is_done(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target(then=fails(OSError("no answer")))
     sink = landonce.wrap(target, idempotent=True)
     assert send(ledger, state, sink).fate is Fate.DOUBTFUL
@@ -123,7 +117,7 @@ def test_where_pushing_again_is_harmless_it_is_done(ledger: PushLedger, state: L
     assert len({seen for _, _, seen in target.held}) == 1
 
 
-def test_what_certainly_did_not_arrive_is_free_again(ledger: PushLedger, state: LedgerState) -> None:
+def test_what_certainly_did_not_arrive_is_free_again(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target(instead=fails(NotPushed("busy")))
     result = send(ledger, state, strict(target))
     assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.BEFORE)
@@ -137,7 +131,7 @@ def test_what_certainly_did_not_arrive_is_free_again(ledger: PushLedger, state: 
     assert len(target.held) == 1
 
 
-def test_a_probe_that_fails_says_nothing(ledger: PushLedger, state: LedgerState) -> None:
+def test_a_probe_that_fails_says_nothing(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target(then=fails(OSError("no answer")))
     sink = strict(target)
     assert send(ledger, state, sink).fate is Fate.DOUBTFUL
@@ -150,7 +144,7 @@ def test_a_probe_that_fails_says_nothing(ledger: PushLedger, state: LedgerState)
 
 
 @pytest.mark.parametrize("answer", [None, "no", 0, []])
-def test_a_probe_that_says_neither_is_not_believed(ledger: PushLedger, state: LedgerState, answer: object) -> None:
+def test_a_probe_that_says_neither_is_not_believed(ledger: ClaimLedger, state: LedgerState, answer: object) -> None:
     """A probe that forgot its `return` gives None. Taken for a no, the block would be there twice."""
     target = Target(then=fails(OSError("no answer")))
     assert send(ledger, state, strict(target)).fate is Fate.DOUBTFUL
@@ -167,7 +161,7 @@ def test_a_probe_that_says_neither_is_not_believed(ledger: PushLedger, state: Le
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("answer", [False, "<Response [500]>", 17])
 def test_a_push_that_gives_something_back_has_not_landed(
-    ledger: PushLedger, state: LedgerState, answer: object, idempotent: bool
+    ledger: ClaimLedger, state: LedgerState, answer: object, idempotent: bool
 ) -> None:
     """`lambda block: requests.post(…)` gives back a response, which may be a refusal: its records would be lost."""
     result = send(ledger, state, landonce.wrap(lambda _: answer, idempotent=idempotent))
@@ -177,7 +171,7 @@ def test_a_push_that_gives_something_back_has_not_landed(
     assert "returns nothing once all has landed" in result.error.command
 
 
-def test_a_push_that_leaves_the_process_is_an_unknown_outcome(ledger: PushLedger, state: LedgerState) -> None:
+def test_a_push_that_leaves_the_process_is_an_unknown_outcome(ledger: ClaimLedger, state: LedgerState) -> None:
     """A command-line client as a library: `sys.exit` would take the worker's other blocks along."""
     target = Target(then=fails(SystemExit(1)))
     result = send(ledger, state, strict(target))
@@ -185,7 +179,7 @@ def test_a_push_that_leaves_the_process_is_an_unknown_outcome(ledger: PushLedger
     assert "may have arrived: SystemExit: 1" in result.why
 
 
-def test_a_sink_that_cannot_be_opened_has_claimed_nothing(ledger: PushLedger, state: LedgerState) -> None:
+def test_a_sink_that_cannot_be_opened_has_claimed_nothing(ledger: ClaimLedger, state: LedgerState) -> None:
     class Away(Target):
         def open(self) -> None:
             raise ConnectionError("away")
@@ -196,7 +190,7 @@ def test_a_sink_that_cannot_be_opened_has_claimed_nothing(ledger: PushLedger, st
 
 
 def test_one_that_is_too_late_does_not_begin(
-    ledger: PushLedger, state: LedgerState, monkeypatch: pytest.MonkeyPatch
+    ledger: ClaimLedger, state: LedgerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was stopped between its claim and its push, for longer than it may take."""
     claim = ledger.claim
@@ -212,13 +206,13 @@ def test_one_that_is_too_late_does_not_begin(
     assert (target.held, row_of(ledger).mark) == ([], Mark.BEFORE)
 
 
-def test_nothing_is_pushed_where_there_is_nothing(ledger: PushLedger, state: LedgerState) -> None:
+def test_nothing_is_pushed_where_there_is_nothing(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target()
     assert send(ledger, state, strict(target), ROWS.slice(0, 0)).fate is Fate.LANDED
     assert (target.held, row_of(ledger).mark, row_of(ledger).attempt) == ([], Mark.AFTER, 0)
 
 
-def test_one_that_was_taken_over_pushes_nothing(ledger: PushLedger, state: LedgerState) -> None:
+def test_one_that_was_taken_over_pushes_nothing(ledger: ClaimLedger, state: LedgerState) -> None:
     ledger.change(state, states.taken(state, "newer"))
     target = Target()
     result = send(ledger, state, landonce.wrap(target, idempotent=True))
@@ -227,7 +221,7 @@ def test_one_that_was_taken_over_pushes_nothing(ledger: PushLedger, state: Ledge
     assert target.held == []
 
 
-def test_without_the_claim_it_would_be_there_twice(ledger: PushLedger, state: LedgerState) -> None:
+def test_without_the_claim_it_would_be_there_twice(ledger: ClaimLedger, state: LedgerState) -> None:
     """The control: the same sink and the same accident, with nothing but a wrong declaration."""
     target = Target(then=fails(OSError("no answer")))
     wrong = landonce.wrap(target, idempotent=True)
@@ -247,7 +241,7 @@ class Mute(Exception):
 
 
 def test_an_error_that_cannot_be_shown_is_an_unknown_outcome_like_any_other(
-    ledger: PushLedger, state: LedgerState
+    ledger: ClaimLedger, state: LedgerState
 ) -> None:
     result = send(ledger, state, strict(Target(then=fails(Mute()))))
     assert (result.fate, result.why) == (
@@ -257,6 +251,6 @@ def test_an_error_that_cannot_be_shown_is_an_unknown_outcome_like_any_other(
     assert row_of(ledger).mark is Mark.CLAIMED
 
 
-def test_an_answer_that_cannot_be_shown_halts_like_any_other(ledger: PushLedger, state: LedgerState) -> None:
+def test_an_answer_that_cannot_be_shown_halts_like_any_other(ledger: ClaimLedger, state: LedgerState) -> None:
     result = send(ledger, state, landonce.wrap(lambda _: Mute(), idempotent=True))
     assert isinstance(result.error, OutcomeUnknown)

@@ -1,8 +1,7 @@
-"""A block's row in SQLite and in PostgreSQL: of many that claim it one has it, and only who has it says what became of it."""
+"""A block's row in SQLite, in PostgreSQL and in the entry of any other ledger: of many that claim it one has it, and only who has it says what became of it."""
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,12 +10,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from claim_places import PLACES, place_of
 from ledger_sites import before_statement
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
-from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushPlace
+from landonce.ledger.claims import ClaimLedger, ClaimPlace, Decision
 from landonce.ledger.open import sqlite_ledger
 from landonce.ledger.tables import push_table
 from landonce.protocol import ledger as states
@@ -30,15 +31,13 @@ from landonce.protocol.source import Extent, SourceView
 SPOT = Spot(1, 0)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> PushPlace:
-    if request.param == "sqlite":
-        return PushPlace(tmp_path / "ledger", "p")
-    return PushPlace(request.getfixturevalue("new_database")(), "p")
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ClaimPlace:
+    return place_of(request.param, tmp_path, lambda: request.getfixturevalue("new_database")())
 
 
 @pytest.fixture
-def ledger(place: PushPlace) -> Iterator[PushLedger]:
+def ledger(place: ClaimPlace) -> Iterator[ClaimLedger]:
     with closing(place.open()) as opened:
         yield opened
 
@@ -48,7 +47,7 @@ def plan(*ends: int) -> Plan:
     return Plan(1, tuple(Block((each,), "s", number=at) for at, each in enumerate(ranges)), "f", 0)
 
 
-def prepared(ledger: PushLedger, blocks: int = 2) -> LedgerState:
+def prepared(ledger: ClaimLedger, blocks: int = 2) -> LedgerState:
     state = ledger.create(LedgerState("p", "lineage"))
     state = ledger.change(state, states.taken(state, "owner"))
     added = {Partition("t", number): 0 for number in range(blocks)}
@@ -56,12 +55,12 @@ def prepared(ledger: PushLedger, blocks: int = 2) -> LedgerState:
     return ledger.change(state, states.prepared(state, plan(*[5] * blocks)))
 
 
-def row_of(ledger: PushLedger, spot: Spot = SPOT) -> PushRow:
+def row_of(ledger: ClaimLedger, spot: Spot = SPOT) -> PushRow:
     [row] = ledger.row(spot).rows
     return row
 
 
-def test_of_many_attempts_one_has_the_block(place: PushPlace, ledger: PushLedger) -> None:
+def test_of_many_attempts_one_has_the_block(place: ClaimPlace, ledger: ClaimLedger) -> None:
     """And where pushing again is harmless, the last one."""
     claim = Claim.of(prepared(ledger))
 
@@ -80,7 +79,7 @@ def test_of_many_attempts_one_has_the_block(place: PushPlace, ledger: PushLedger
     assert (taken.nonce, taken.attempt) == ("later", 2)
 
 
-def test_who_has_the_block_says_what_became_of_it(ledger: PushLedger) -> None:
+def test_who_has_the_block_says_what_became_of_it(ledger: ClaimLedger) -> None:
     claim = Claim.of(prepared(ledger))
     assert ledger.claim(SPOT, claim, "a", harmless=False)
     assert not ledger.settle(SPOT, "b", "{}")
@@ -98,7 +97,7 @@ def test_who_has_the_block_says_what_became_of_it(ledger: PushLedger) -> None:
     assert not ledger.skip(SPOT, claim, "other")
 
 
-def test_two_that_waited_an_attempt_out_do_not_both_follow_it(ledger: PushLedger) -> None:
+def test_two_that_waited_an_attempt_out_do_not_both_follow_it(ledger: ClaimLedger) -> None:
     claim = Claim.of(prepared(ledger))
     assert ledger.claim(SPOT, claim, "lost", harmless=False)
     assert ledger.reclaim(SPOT, claim, "one", "lost")
@@ -108,7 +107,7 @@ def test_two_that_waited_an_attempt_out_do_not_both_follow_it(ledger: PushLedger
     assert ledger.found(SPOT, claim, "one", "{}")
 
 
-def test_a_takeover_ends_claims_to_come_and_not_those_that_are_made(ledger: PushLedger) -> None:
+def test_a_takeover_ends_claims_to_come_and_not_those_that_are_made(ledger: ClaimLedger) -> None:
     """What an attempt of an earlier driver says of itself is true, even if another driver has taken over."""
     state = prepared(ledger)
     old, other = Claim.of(state), Spot(1, 1)
@@ -122,7 +121,7 @@ def test_a_takeover_ends_claims_to_come_and_not_those_that_are_made(ledger: Push
     assert ledger.claim(other, new, "b", harmless=False)
 
 
-def test_a_batch_is_recorded_when_all_of_it_is_there(ledger: PushLedger) -> None:
+def test_a_batch_is_recorded_when_all_of_it_is_there(ledger: ClaimLedger) -> None:
     state = prepared(ledger)
     assert ledger.skip(SPOT, Claim.of(state), "{}")
     done = states.recorded(state, Totals(10))
@@ -137,7 +136,7 @@ def test_a_batch_is_recorded_when_all_of_it_is_there(ledger: PushLedger) -> None
     assert ledger.load() == done
 
 
-def test_a_block_in_doubt_is_neither_forgotten_nor_cut(ledger: PushLedger) -> None:
+def test_a_block_in_doubt_is_neither_forgotten_nor_cut(ledger: ClaimLedger) -> None:
     state = prepared(ledger)
     assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
     taken = states.taken(state, "person")
@@ -201,7 +200,7 @@ def _waits(place: PushPlace) -> bool:
 
 
 @pytest.mark.parametrize("receipt", ["{}", None], ids=["with a receipt", "by a person's word alone"])
-def test_a_block_that_is_accounted_for_is_not_cut(ledger: PushLedger, receipt: str | None) -> None:
+def test_a_block_that_is_accounted_for_is_not_cut(ledger: ClaimLedger, receipt: str | None) -> None:
     """Its receipt names its dead letters. Without one its records would have to be read, which are gone."""
     state = prepared(ledger)
     assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
@@ -223,7 +222,7 @@ def test_a_block_that_is_accounted_for_is_not_cut(ledger: PushLedger, receipt: s
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_person_decides_about_the_last_attempt_only(ledger: PushLedger, landed: bool) -> None:
+def test_a_person_decides_about_the_last_attempt_only(ledger: ClaimLedger, landed: bool) -> None:
     state = prepared(ledger)
     assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
     taken, note = states.taken(state, "person"), Note("now", "settle", "seen")
@@ -240,7 +239,7 @@ def test_a_person_decides_about_the_last_attempt_only(ledger: PushLedger, landed
         ledger.change(state, states.taken(state, "driver"))
 
 
-def test_the_clock_is_the_ledgers(place: PushPlace, ledger: PushLedger) -> None:
+def test_the_clock_is_the_ledgers(place: ClaimPlace, ledger: ClaimLedger) -> None:
     state = prepared(ledger)
     before = ledger.status(1).now
     row = ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
@@ -250,16 +249,19 @@ def test_the_clock_is_the_ledgers(place: PushPlace, ledger: PushLedger) -> None:
     assert abs(asked - ledger.status(1).now) < 60_000
 
 
-def _clock(place: PushPlace) -> int:
-    if isinstance(place.where, Path):
-        with closing(sqlite3.connect(place.where)) as connection:
-            return int(connection.execute("SELECT strftime('%s', 'now')").fetchone()[0]) * 1000
-    with psycopg.connect(place.where.replace("+psycopg", "")) as connection:
-        return int(connection.execute("SELECT extract(epoch FROM now())").fetchone()[0]) * 1000
+def _clock(place: ClaimPlace) -> int:
+    if isinstance(place, PushPlace) and isinstance(place.where, str):
+        with psycopg.connect(place.where.replace("+psycopg", "")) as connection:
+            return int(connection.execute("SELECT extract(epoch FROM now())").fetchone()[0]) * 1000
+    return int(time.time() * 1000)
 
 
-def test_a_claim_whose_answer_is_lost_is_found_again(ledger: PushLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_claim_whose_answer_is_lost_is_found_again(
+    tmp_path: Path, new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """The change is made, and its answer is an error: the attempt's nonce in the row says so."""
+    ledger = PushPlace(tmp_path / "ledger" if kind == "sqlite" else new_database(), "p").open()
     state = prepared(ledger)
     writing, lost = ledger.database.writing, [True, True]
 
@@ -277,6 +279,7 @@ def test_a_claim_whose_answer_is_lost_is_found_again(ledger: PushLedger, monkeyp
     assert row.attempt == 1
     lost.extend([True])
     assert ledger.settle(SPOT, "a", "{}")
+    ledger.close()
 
 
 def test_a_ledger_of_another_kind_of_sink_becomes_one(tmp_path: Path) -> None:

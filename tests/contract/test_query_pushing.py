@@ -16,7 +16,8 @@ import landonce
 from landonce.engine.perform import Pushing
 from landonce.engine.publish import NoLetters
 from landonce.errors import Fenced, OutcomeUnknown
-from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.ledger.claims import Decision
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import Claim

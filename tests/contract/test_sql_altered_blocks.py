@@ -25,7 +25,7 @@ from landonce.sinks.sql.worker import refused_rows
 from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import Altered, BlockTransaction, Trouble, settle_block
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 MINE = "id bigint, word varchar(20), ratio double precision, amount decimal(10,4), _topic varchar(249), _partition int, _offset bigint"
 ALTERED = {

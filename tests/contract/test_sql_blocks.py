@@ -30,7 +30,7 @@ from landonce.sinks.sql.sink import TargetPostgres
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.transactional import Blame, Trouble, as_error
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 _databases = itertools.count(1)

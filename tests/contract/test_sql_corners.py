@@ -29,7 +29,7 @@ from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.transactional import Blame, Trouble
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 COORDINATES = "_topic text, _partition int, _offset bigint"
 _numbers = itertools.count(1)
@@ -209,7 +209,9 @@ def test_what_no_record_can_fill_is_not_left_out_without_a_word(pg: Site) -> Non
     """Unless somebody has said which fields land."""
     pg.ask("CREATE DOMAIN short AS varchar(3) CHECK (value <> 'no')")
     pg.ask("ALTER TABLE events ADD price numeric, ADD ip inet, ADD span interval DEFAULT '1 day', ADD code short")
-    assert sorted(each.split(":")[0] for each in refusals(pg)) == ["column ip", "column price"]
+    assert sorted(each.split(":")[0] for each in refusals(pg)) == ["column price"], (
+        "an address is left to its default, with a warning"
+    )
     declared = parse_schema("id BIGINT, price DECIMAL(20,3), code STRING")
     assert refusals(pg, declared=declared) == []
     assert refusals(pg, selected=True) == []

@@ -24,7 +24,7 @@ from landonce.sinks.sql.writer import open_writer
 from landonce.sinks.transactional import settle_block
 from landonce.verify.keys import LAST, LastChanges
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 COORDINATES = "_topic varchar(249), _partition int, _offset bigint"
 _numbers = itertools.count(1)

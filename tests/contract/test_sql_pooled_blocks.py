@@ -11,7 +11,7 @@ from sql_sites import changes, postgres_site, rows
 
 from landonce.protocol.receipt import Fate
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["added", "changed"])

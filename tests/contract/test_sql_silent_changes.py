@@ -23,7 +23,7 @@ from landonce.sinks.contract import Level
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.transactional import Blame, Trouble
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 BESIDE = "_topic varchar(249), _partition int, _offset bigint"
 _numbers = itertools.count(1)
@@ -217,7 +217,9 @@ def test_text_in_a_json_column_of_sqlite_becomes_no_number(lite: Made) -> None:
 
 
 def test_what_mysql_would_round_or_put_in_order_is_refused(maria: Made) -> None:
-    site = maria("id BIGINT, a double(10,2), b float(7,2), c set('a','b'), d double, e float")
+    site = maria(
+        "id BIGINT, a double(10,2) NOT NULL, b float(7,2) NOT NULL, c set('a','b') NOT NULL, d double, e float"
+    )
     assert sorted(each.split(":")[0] for each in refusals(site)) == ["column a", "column b", "column c"]
 
 

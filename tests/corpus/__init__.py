@@ -1,6 +1,6 @@
 """Input that breaks other readers: named cases by format, and what becomes of each.
 
-A line of `outcomes/NAME.txt` says `case: lands ROW` or `case: dead REASON`. `python -m corpus`, in `tests`, writes these files anew from what
+A line of `outcomes/NAME.txt` says `case: lands ROW` or `case: dead CODE FIELD: REASON`. `python -m corpus`, in `tests`, writes these files anew from what
 the decoders do now: read the difference before you commit it.
 """
 
@@ -14,8 +14,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from corpus import avro_bodies, csv_lines, framed_values, json_values, plain_values, protobuf_messages
+from corpus import (
+    avro_bodies,
+    avro_frames,
+    csv_lines,
+    framed_values,
+    json_values,
+    plain_values,
+    protobuf_frames,
+    protobuf_messages,
+    raw_values,
+    tab_lines,
+)
 from landonce.config.formats import RecordFormat
+from landonce.protocol.reasons import Reason
 from landonce.read.decoding import Decoding, decoder_of, format_of
 from landonce.read.formats import Format
 from landonce.read.formats.avro.decode import Avro
@@ -46,13 +58,17 @@ class Corpus:
         found = decode(array, [_Message(each) for each in values])
         rows = found.table.cast(pa.schema([(each.name, _shown(each.type)) for each in found.table.schema]))
         outcomes = {int(at): f"lands {_row(row)}" for at, row in zip(found.kept, rows.to_pylist(), strict=True)}
-        outcomes |= {each.index: f"dead {each.reason}" for each in found.rejects}
+        outcomes |= {each.index: _dead(each.reason) for each in found.rejects}
         assert len(outcomes) == len(found.kept) + len(found.rejects) == len(values)
         return [outcomes[at] for at in range(len(values))]
 
     def expected(self) -> dict[str, str]:
         lines = (FOLDER / f"{self.name}.txt").read_text().splitlines()
         return dict(line.split(": ", 1) for line in lines)
+
+
+def _dead(reason: Reason) -> str:
+    return f"dead {reason.code.value}{' ' * bool(reason.field)}{reason.field}: {reason}"
 
 
 @dataclass(frozen=True)
@@ -94,13 +110,18 @@ def _corpus(name: str, module: ModuleType) -> Corpus:
 ALL = (
     _corpus("json", json_values),
     _corpus("csv", csv_lines),
+    _corpus("tsv", tab_lines),
     _corpus("framed", framed_values),
     _corpus("string", plain_values),
+    _corpus("raw", raw_values),
     Corpus("avro", avro_bodies.SCHEMA, Avro((avro_bodies.TEXT,)), avro_bodies.CASES),
+    Corpus("avro_framed", avro_frames.SCHEMA, avro_frames.FRAMED, avro_frames.FRAMED_CASES),
+    Corpus("avro_object", avro_frames.SCHEMA, avro_frames.OBJECT, avro_frames.OBJECT_CASES),
     Corpus(
         "protobuf",
         protobuf_messages.SCHEMA,
         Protobuf(ProtobufSource(protobuf_messages.DESCRIPTORS, "Order")),
         protobuf_messages.CASES,
     ),
+    _corpus("protobuf_framed", protobuf_frames),
 )

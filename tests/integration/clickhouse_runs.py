@@ -35,6 +35,7 @@ class Recipe:
 
     sink: ClickHouseSink
     dead_letters: Path
+    halts: bool = False
 
 
 class Heard(Silent):

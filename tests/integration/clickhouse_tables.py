@@ -70,7 +70,7 @@ def parts(server: LocalClickHouse, table: str) -> list[int]:
     return [int(line) for line in answer.split()]
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come about in time"
@@ -109,13 +109,13 @@ class Stalled:
 
 
 def stall(sink: ClickHouseSink, rows: pa.Table, deadline: int) -> Stalled:
-    writer = sink.writer()
-    columns = insert_columns(writer._table, rows.column_names)
+    writer = sink.writer_alone()
+    columns = insert_columns(writer.table, rows.column_names)
     parameters = {
         "query_id": f"{writer._prefix}token:stalled",
         "wait_end_of_query": "1",
     }
-    statement = insert_statement(writer._table, columns, deadline)
+    statement = insert_statement(writer.table, columns, deadline)
     return Stalled(sink, parameters, Form(statement, tables_of(fitted(rows, columns, sink.table_name), columns)))
 
 

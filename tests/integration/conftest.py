@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from near_workers import install, restore
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from query_site import Open, open_session, opener
 
 from landonce import jvm
 from landonce.engine.spark.session import _quiet_log
 from landonce.jars import SPARK_KAFKA, spark_jars
 from landonce.jvm import forget_ended
+from landonce.local import LocalKafka
 
 _OPENERS = ("SparkSession", "open_session", "iceberg_session", "streaming_query")
 _shared: list[Any] = []
@@ -37,6 +41,26 @@ def own_jvm(request: pytest.FixtureRequest, leftovers: None) -> Iterator[None]:
         SparkContext._active_spark_context.stop()
     if SparkContext._gateway is not None and SparkContext._gateway not in _shared:
         _end_jvm(SparkContext._gateway)
+
+
+@pytest.fixture(scope="module")
+def spark(own_jvm: None) -> SparkSession:
+    """For users' own queries."""
+    if SparkContext._gateway is None:
+        _start_jvm()
+    return open_session()
+
+
+@pytest.fixture
+def open_site(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    new_topic: Callable[..., str],
+    new_table: Callable[[], str],
+    request: pytest.FixtureRequest,
+) -> Open:
+    return opener(spark, kafka, tmp_path, new_topic, new_table, request)
 
 
 @pytest.fixture(scope="module", autouse=True)

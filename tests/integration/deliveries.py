@@ -163,6 +163,8 @@ class Watch:
     troubles: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     at: Callable[[Effect], None] | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set once a driver of `running` has ended, also by an error."""
 
     def step(self, effect: Effect) -> None:
         self.steps.append(effect.step)
@@ -204,6 +206,8 @@ def running(config: Pipeline, session: SparkSession, watch: Watch) -> Iterator[D
             driver.run()
         except BaseException as error:
             failures.append(error)
+        finally:
+            watch.ended.set()
 
     with driver_of(config, session, watch, once=False) as driver:
         thread = threading.Thread(target=work, args=(driver,), daemon=True)
@@ -243,7 +247,7 @@ def do(url: str, query: str) -> str:
 
 
 def ask(url: str, query: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in do(url, f"{query} FORMAT JSONEachRow").splitlines()]
+    return [json.loads(line) for line in do(url, f"{query} FORMAT JSONEachRow").split("\n") if line]
 
 
 Record = tuple[Coordinates, str]
@@ -286,7 +290,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come about in time"

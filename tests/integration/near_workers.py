@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from landonce.engine import workers as of_spark
 from landonce.engine.exchange import write_here
-from landonce.engine.workers import SparkWorkers
+from landonce.engine.workers import Enough, Jobs, SparkWorkers
 from landonce.protocol.receipt import BlockResult
 from landonce.sinks.worker import ExchangingRecipe
 
 _AT_ONCE = 2
-_BY_SPARK = SparkWorkers.start, SparkWorkers.write
+_BY_SPARK = SparkWorkers.start, SparkWorkers.write, SparkWorkers.write_until
 
 
 class LateSession:
@@ -49,8 +50,21 @@ def install(patch: pytest.MonkeyPatch) -> None:
             return write_here(recipe, tasks, _called)
         return tuple(of_spark.work(*pickle.loads(cloudpickle.dumps((recipe, task)))) for task in tasks)
 
+    def write_until(
+        workers: SparkWorkers, recipe: Any, tasks: Sequence[Any], enough: Enough
+    ) -> tuple[BlockResult, ...]:
+        """One thread for each block. Those that are not waited for go on."""
+        if recipe.transforms:
+            return _BY_SPARK[2](workers, recipe, tasks, enough)
+        jobs = Jobs(partial(write, workers, recipe), tasks, len(tasks))
+        try:
+            return jobs.results(enough)
+        finally:
+            jobs.end(lambda: None, wait=0)
+
     patch.setattr(SparkWorkers, "start", start)
     patch.setattr(SparkWorkers, "write", write)
+    patch.setattr(SparkWorkers, "write_until", write_until)
 
 
 def _called(function: Callable[[Any], Any], argument: Any) -> Any:
@@ -62,3 +76,4 @@ def restore(patch: pytest.MonkeyPatch) -> None:
     """Spark's workers again."""
     patch.setattr(SparkWorkers, "start", _BY_SPARK[0])
     patch.setattr(SparkWorkers, "write", _BY_SPARK[1])
+    patch.setattr(SparkWorkers, "write_until", _BY_SPARK[2])

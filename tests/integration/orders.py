@@ -22,6 +22,12 @@ def orders(count: int, seed: int = 14) -> list[dict[str, Any]]:
     return [_order(number, dice) for number in range(count)]
 
 
+def with_news(order: dict[str, Any]) -> dict[str, Any]:
+    """The order as a later version of the shop sends it: with fields that no earlier order has."""
+    customer = order.get("customer")
+    return {**order, **({"customer": {**customer, "tier": "gold"}} if customer else {}), "gift": {"for": "Ada"}}
+
+
 def encoded(order: dict[str, Any]) -> bytes:
     return json.dumps(order).encode()
 

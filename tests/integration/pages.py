@@ -16,13 +16,15 @@ from said import says
 
 from landonce.local import LocalKafka
 
+_CODE = '; echo "exit code $?"'
+"""Behind a command that may fail: the page shows how it ends."""
 _DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(yaml|python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run_page(
     name: str,
-    kafka: LocalKafka,
+    kafka: LocalKafka | None,
     topics: tuple[str, ...],
     folder: Path,
     *,
@@ -33,15 +35,19 @@ def run_page(
 ) -> int:
     """Runs it in an empty folder, and gives how many commands that took. Without `spark`, commands are forked with plain workers, but for
     those that name `needs_spark`. `together`: from the first `spark-submit` on, all scripts run one after the other in one such process."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
-        made.result(timeout=30)
-    variables = {**os.environ, "KAFKA": kafka.bootstrap_servers, "COLUMNS": "200", **environment}
+    admin = None
+    if kafka is not None:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
+            made.result(timeout=30)
+        environment["KAFKA"] = kafka.bootstrap_servers
+    variables = {**os.environ, "COLUMNS": "200", **environment}
     ran = 0
     later: list[tuple[str, list[str]]] = []
     for kind, text in _BLOCK.findall((_DOCS / name).read_text()):
         if kind != "console":
-            (folder / re.match(r"# ([\w.]+)", text)[1]).write_text(text)  # type: ignore[index]
+            if named := re.match(r"# ([\w.]+)", text):  # others only show how something is written
+                (folder / named[1]).write_text(text)
             continue
         for command, expected in _steps(text):
             ran += 1
@@ -54,9 +60,22 @@ def run_page(
         printed = _run_together([command for command, _ in later], folder, variables)
         for (command, expected), text in zip(later, printed, strict=True):
             _shows(command, text, expected)
-    for gone in admin.delete_topics(list(topics)).values():
-        gone.result(timeout=30)
+    if admin is not None:
+        for gone in admin.delete_topics(list(topics)).values():
+            gone.result(timeout=30)
     return ran
+
+
+def console(page: str) -> list[str]:
+    """The commands of a page."""
+    blocks = (text for kind, text in _BLOCK.findall(page) if kind == "console")
+    return [command for block in blocks for command, _ in _steps(block)]
+
+
+def run_commands(commands: list[str], folder: Path, *, spark: bool = True) -> list[str]:
+    """What each of them prints; none may fail."""
+    run = _run if spark else _run_forked
+    return [run(command, folder, {**os.environ, "COLUMNS": "200"}) for command in commands]
 
 
 def _steps(block: str) -> list[tuple[str, list[str]]]:
@@ -64,14 +83,14 @@ def _steps(block: str) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            found.append((line[2:], []))
+            found.append((re.sub(r"  +# .*", "", line[2:]), []))
         elif line.strip():
             found[-1][1].append(line)
     return found
 
 
 def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
-    words = shlex.split(command)
+    words = shlex.split(command.removesuffix(_CODE))
     if words[0] == "landonce":
         words = [sys.executable, "-m", "landonce", *words[1:]]
     elif words[0] == "python":
@@ -79,8 +98,12 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
     elif words[0] == "spark-submit":
         words = [str(Path(sys.executable).parent / words[0]), *words[1:]]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr[-5000:]}"
-    return done.stdout + done.stderr
+    return _ended(command, done.returncode, done.stdout + done.stderr)
+
+
+def _ended(command: str, code: int, printed: str) -> str:
+    assert code == 0 or command.endswith(_CODE), f"$ {command}\n{printed[-5000:]}"
+    return printed + (f"\nexit code {code}\n" if command.endswith(_CODE) else "")
 
 
 _TOGETHER = """
@@ -93,21 +116,22 @@ for words in {}:
 
 
 def _run_together(commands: list[str], folder: Path, environment: dict[str, str]) -> list[str]:
-    """What each of them prints. Spark starts once, as the first one says."""
+    """What each of them prints. Spark starts once, with the packages of them all."""
     split = [shlex.split(command) for command in commands]
     scripts = [next(at for at, word in enumerate(words) if word.endswith(".py")) for words in split]
-    first = split[0][: scripts[0]]
     starts = [words[:at] for words, at in zip(split, scripts, strict=True)]
-    assert all(start in (first, ["python"]) for start in starts), "started in another way"
+    most = max(starts, key=lambda words: len(" ".join(words)))
+    parts = [set(re.split("[ ,]", " ".join(each))) for each in (most, *starts) if each != ["python"]]
+    assert all(each <= parts[0] for each in parts), "started in another way"
     (folder / "together.py").write_text(
         _TOGETHER.format([words[at:] for words, at in zip(split, scripts, strict=True)])
     )
-    printed = _run(shlex.join([*first, "together.py"]), folder, environment)
+    printed = _run(shlex.join([*most, "together.py"]), folder, environment)
     return re.split(r"^\$ .*$", printed, flags=re.MULTILINE)[1:]
 
 
 def _run_forked(command: str, folder: Path, environment: dict[str, str]) -> str:
-    program, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(command.removesuffix(_CODE))
     script = ""
     if program == "python":
         script, *arguments = arguments
@@ -116,8 +140,7 @@ def _run_forked(command: str, folder: Path, environment: dict[str, str]) -> str:
     log = folder / ".printed"
     log.unlink(missing_ok=True)
     process = PlainProcess(arguments, environment | UNDISTURBED, log, folder=folder, script=script)
-    assert process.wait(400) == 0, f"$ {command}\n{log.read_text()[-5000:]}"
-    return log.read_text()
+    return _ended(command, process.wait(400), log.read_text())
 
 
 def _shows(command: str, printed: str, expected: list[str]) -> None:

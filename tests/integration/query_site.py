@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +25,11 @@ from jvms import LOADED
 from pyspark.sql import DataFrame, SparkSession
 
 import landonce
+from landonce.engine.observe import Silent
+from landonce.engine.outside import NamedSink
 from landonce.engine.spark import daemon
 from landonce.jars import SPARK_KAFKA
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.query.assemble import QuerySink
 from landonce.query.once import ExactlyOnce
 
 TABLE = """CREATE TABLE {} (id Int64, word String, _topic LowCardinality(String), _partition Int32, _offset Int64)
@@ -63,6 +65,24 @@ def plain(frame: DataFrame) -> DataFrame:
     return parsed.selectExpr("topic", "partition", "offset", "r.id", "r.word").where("word <> 'skip'")
 
 
+class DiesAt(Silent):
+    """The end of a run before this step, after passing it so often."""
+
+    def __init__(self, step: str, skip: int = 0) -> None:
+        self._step, self._left = step, skip
+
+    def step(self, effect: Any) -> None:
+        if effect.step.value == self._step:
+            if self._left == 0:
+                raise RuntimeError(f"died before {self._step}")
+            self._left -= 1
+
+
+def some_skipped(number: int) -> str:
+    """Whole ends of most ranges are filtered away: the rows do not show where a batch began and ended."""
+    return "skip" if number % 20 < 6 or number % 20 > 15 else f"w{number}"
+
+
 class Produced(NamedTuple):
     """One record, and where the broker put it."""
 
@@ -83,10 +103,10 @@ class Site:
     bootstrap: str
     topics: tuple[str, ...]
     folder: Path
-    sink: QuerySink
+    sink: NamedSink
     ask: Callable[[], list[Row]]
     """All rows of the target."""
-    ledger: str | None = None
+    ledger: str | dict[str, Any] | None = None
     name: str = "q"
     produced: list[Produced] = field(default_factory=list)
     block_rows: int = 100_000
@@ -161,6 +181,25 @@ class Site:
         last.unlink()
         (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
+    def loses_checkpoints(self) -> None:
+        """Nothing is lost or twice when Spark forgets its last commit, loses its checkpoint, and begins at offsets that landonce gives."""
+        for topic in self.topics:
+            self.produce(40 // len(self.topics), topic=topic, word=some_skipped)
+        self.run(per_trigger=24)
+        self.exact()
+        self.forget_last_commit()
+        self.produce(10)
+        self.run(per_trigger=24)
+        self.exact()
+        self.lose_checkpoint()
+        self.produce(10, topic=self.topics[-1])
+        self.run(per_trigger=34)
+        self.exact()
+        self.lose_checkpoint()
+        self.produce(10)
+        self.run(start=self.once().starting_offsets(self.bootstrap, self.topics))
+        self.exact()
+
     def duplicates_with(self, append: Callable[[DataFrame, int], None]) -> None:
         """The control: what a plain function does in a scene where landonce lands everything once."""
         self.produce(20)
@@ -214,6 +253,23 @@ def opener(
         return Site(*here, sink, lambda: in_clickhouse(server, table), ledger, **settings)
 
     return open_
+
+
+OTHER_LEDGERS = ["keeper_map", "plugin", "memory"]
+"""What keeps a position and is no database."""
+
+
+def other_ledger(kind: str, name: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """As a program names it. `plugin`: that of the example package, installed."""
+    if kind == "keeper_map":
+        return {"keeper_map": {"path": f"/landonce/{name}", "table": f"ledger_of_{name}"}}
+    if kind == "memory":
+        return {"memory": True}
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "landonce-jsonl"))
+    offered = EntryPoint("folder", "landonce_jsonl.ledger:open_ledger", "landonce.ledgers")
+    patch.setattr("landonce.packages.entry_points", lambda **_: (offered,))
+    (folder / "ledgers").mkdir()
+    return {"plugin": {"name": "folder", "options": {"path": str(folder / "ledgers")}}}
 
 
 def in_sqlite(path: Path) -> list[Row]:

@@ -8,7 +8,7 @@ from pipelines import landonce
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType
+from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedField, StringType
 
 from landonce.local.server import free_ports
 
@@ -181,13 +181,13 @@ class TestTheTable:
         assert check(pipeline).code == 0
 
     def test_columns_that_cannot_be_filled_are_refused_by_name(self, pipeline, table, check):
-        counts = NestedField(3, "counts", MapType(20, IntegerType(), 21, LongType()), required=False)
+        counts = NestedField(3, "counts", MapType(20, DoubleType(), 21, LongType()), required=True)
         table(Schema(ID, counts, *COORDINATES))
         said = check(pipeline, "--json")
         assert said.code == 1
         assert "counts" in texts(said, "refused")
 
-    def test_a_name_that_spark_cannot_read_is_told(self, pipeline, table, check):
+    def test_a_name_that_spark_cannot_read_is_reported(self, pipeline, table, check):
         table(Schema(ID, NestedField(3, "_partition", IntegerType()), *COORDINATES))
         said = check(pipeline, "--json")
         assert said.code == 0
@@ -195,7 +195,7 @@ class TestTheTable:
         pipeline.write_sink(changes={"mode": "upsert"}, identity=["id"])
         assert "_partition is a name" in texts(check(pipeline, "--json"), "refused")
 
-    def test_why_spark_writes_is_told(self, pipeline, table, check):
+    def test_why_spark_writes_is_reported(self, pipeline, table, check):
         table(properties={"write.format.default": "orc"})
         assert "Spark's own writer makes its files, since its files are orc" in texts(check(pipeline, "--json"))
 
@@ -204,7 +204,7 @@ class TestTheTable:
         pipeline.write_sink(branch="audit")
         assert "branch audit is made by the first start" in texts(check(pipeline, "--json"))
 
-    def test_snapshots_that_expire_soon_are_told_and_harmless(self, pipeline, table, check):
+    def test_snapshots_that_expire_soon_are_reported_and_harmless(self, pipeline, table, check):
         table(properties={"history.expire.max-snapshot-age-ms": "3600000"})
         said = check(pipeline, "--json")
         assert said.code == 0
@@ -225,7 +225,7 @@ class TestChanges:
         pipeline.write_sink(changes={"mode": "upsert"}, identity=["id"])
         return pipeline
 
-    def test_copy_on_write_is_told_with_the_statement_to_run(self, upserts, table, check):
+    def test_copy_on_write_is_reported_with_the_statement_to_run(self, upserts, table, check):
         table()
         said = check(upserts, "--json")
         assert said.code == 0
@@ -248,6 +248,6 @@ class TestChanges:
         assert said.code == 1
         assert "has no column number" in texts(said, "refused")
 
-    def test_an_identity_that_may_be_null_is_told(self, upserts, table, check):
+    def test_an_identity_that_may_be_null_is_reported(self, upserts, table, check):
         table(Schema(NestedField(1, "id", LongType(), required=False), *COORDINATES))
         assert "may be null in the table" in texts(check(upserts, "--json"), "warning")

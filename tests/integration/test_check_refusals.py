@@ -32,6 +32,7 @@ from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
+from landonce.protocol.start import GroupOffsets
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Level
 from landonce.sinks.iceberg.check import table_findings
@@ -53,6 +54,7 @@ ELSEWHERE = (
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in", "sinks/iceberg/held"),
     *("protocol/cases", "protocol/match_ranges", "protocol/query_refusals"),
     *("dedup/rebuild", "dedup/rekey", "dedup/look", "dedup/operate"),
+    *("engine/letter_choice", "engine/replay", "protocol/letters"),
     "sinks/clickhouse",
 )
 """What operators decide; what only an audit or queries meet; and ClickHouse, whose checks are tried with a server (`test_check.py`,
@@ -133,32 +135,35 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
-        read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  protocol/receipt.py:unbalanced
+        read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  engine/letters.py:_halt
+        protocol/tolerance.py:Tolerance._refusal  protocol/tolerance.py:bad_record  protocol/receipt.py:unbalanced
         sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/files.py:_target.number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply
-        sinks/iceberg/driver.py:OpenIceberg._made_of  sinks/worker.py:named
-        read/formats/avro/decode.py:_suggested  read/formats/protobuf/format.py:Protobuf.fields
+        sinks/iceberg/driver.py:OpenIceberg._made_of  sinks/deduplicating.py:OpenTables._made_of  sinks/worker.py:named
+        sinks/deduplicating.py:refuse_gone
+        read/formats/avro/decode.py:_suggested  read/formats/protobuf/format.py:Protobuf.fields  dedup/rule.py:require_marks
     """,
     "a registry is asked for the schemas of records": """
         read/formats/protobuf/source.py:compile_text  read/formats/protobuf/source.py:_compile_text
-        read/registry/__init__.py:_ask  read/registry/__init__.py:_judged  read/registry/__init__.py:_strange
+        read/registry/__init__.py:_judged  read/registry/__init__.py:_strange
     """,
     "it is what others do while a batch is written": """
         read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
         engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:no_such_table
         sinks/iceberg/spark.py:_Staging.finish  sinks/iceberg/commit.py:check_visible
-        sinks/iceberg/files.py:Scratch.write  protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
+        protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
     "it is a change of the ledger, and a check makes none": """
         protocol/block_rows.py:_keeps_receipts  protocol/block_rows.py:_may_go  protocol/block_rows.py:claims_may_change
+        ledger/entry_claims.py:_there
     """,
     "it is about a plan that is pending or a position that was lost: sinks/checking.py and the position of each sink say it": """
         protocol/deduplicating.py:Deduplicating.plan_changed  protocol/claimed.py:Claimed.plan_changed
         protocol/snapshot.py:Snapshot.plan_changed  protocol/transactional.py:Transactional.plan_changed
         protocol/claimed.py:outcome_unknown  protocol/snapshot.py:_readable  protocol/snapshot.py:refuse_unmarked
         protocol/transactional.py:Transactional.after_look  protocol/target.py:_gap_behind
-        protocol/target.py:_lost_ledger  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
+        protocol/target.py:_lost_ledger  protocol/target.py:refuse_below_start  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
     """,
     "the check says it in words of its own, as a finding": """
         engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_conversions
@@ -172,28 +177,37 @@ UNKNOWABLE = {
         sinks/iceberg/spark.py:_named
     """,
     "Kafka is a stand-in here; a check asks the real one": """
-        read/kafka/broker.py:Broker._named  read/sample.py:_nothing  read/kafka/records.py:_reached  read/kafka/broker.py:source_error
+        read/kafka/broker.py:Broker._named  read/kafka/broker.py:Broker._describe  read/kafka/broker.py:Broker._chosen  read/sample.py:_nothing  read/kafka/records.py:_reached  read/kafka/broker.py:source_error
+        protocol/start.py:_refused
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
         ledger/database.py:refused
     """,
     "it is about dead letters that are there already, and a check reads none": """
-        engine/dead_letters.py:_letters  engine/dead_letters.py:_staged
+        engine/dead_letters.py:letters_in  engine/dead_letters.py:_staged
+        engine/pipeline.py:refuse_replay  dedup/replay.py:refuse_unaccepted  dedup/replay.py:AcceptedEvents.require_same
+        protocol/snapshot.py:Snapshot.refuse_letters
+    """,
+    "it is about letters on their way to a topic; of the topic itself a check asks the real brokers (`test_letter_topic.py`)": """
+        engine/letter_topic.py:LetterTopic._named  engine/letter_topic.py:LetterTopic._producer
+        engine/letter_topic.py:LetterTopic._unsure  engine/letter_topic.py:_make
     """,
     "it is about bytes in the store of `dedup`, or in a worker's files, and a check reads none": """
         dedup/chunks.py:StoredRecords._require_kept  dedup/chunks.py:StoredRecords.require_same
-        dedup/runs.py:damaged  dedup/scratch.py:_private  dedup/store.py:Store.block  dedup/store.py:Store.chunk_content
+        dedup/runs.py:damaged  dedup/scratch.py:_private  dedup/contents.py:Contents.block  dedup/contents.py:Contents.chunk_content
     """,
-    "only a program or a query asks for it, and there is no pipeline file to check": """
+    "only a program, a query or a push asks for it, and there is no pipeline file to check": """
         sinks/run.py:Run.columns  engine/task.py:_sorted  engine/pipeline.py:run_pipeline  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
         sinks/section.py:from_program  sinks/sql/driver.py:OpenSql.__init__  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
         sinks/snapshot.py:OpenSnapshot.__init__  sinks/iceberg/driver.py:OpenIceberg._refuse_for_query
+        engine/outside.py:refuse_mistakes  engine/outside.py:_check_sink  engine/outside.py:_check_ledger  engine/outside.py:sound_name
+        engine/outside.py:_database  engine/outside.py:_validated
     """,
     "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """
         ledger/open.py:plugged_ledger
     """,
     "a sink that deduplicates asks for it, and its checks are tried with a server": """
-        sinks/run.py:declared_in
+        sinks/run.py:declared_in  sinks/deduplicating.py:refuse_key  sinks/deduplicating.py:tables_recipe
     """,
     "a sink of another package asks for it (`test_asking_any_sink.py`)": """
         sinks/checking.py:_snapshot_position  sinks/snapshot.py:_OneTable.columns_to_make  sinks/snapshot.py:SnapshotTable._seen
@@ -253,6 +267,17 @@ FILES: dict[str, dict[str, Any]] = {
     "iceberg, changed": {
         "sink": {"iceberg": {"table": "db.views", "identity": ["id"], "changes": {"mode": "upsert"}, **CATALOG}}
     },
+    "iceberg, changed by equality deletes": {
+        "sink": {
+            "iceberg": {
+                "table": "db.views",
+                "identity": ["id"],
+                "changes": {"mode": "upsert"},
+                "write": "equality",
+                **CATALOG,
+            }
+        }
+    },
     "iceberg, made with partitions": {
         "sink": {"iceberg": {"table": "db.new", "create": True, "partition_by": ["bucket(4, id)"], **CATALOG}}
     },
@@ -260,6 +285,16 @@ FILES: dict[str, dict[str, Any]] = {
     "Avro": {**EVENTS, "kafka": {"format": {"avro": {"schema": "event.avsc"}}}},
     "Avro, by a registry": {**EVENTS, "kafka": {"format": {"avro": {"registry": {"url": "https://127.0.0.1:1"}}}}},
     "Protobuf": {**EVENTS, "kafka": {"format": {"protobuf": {"schema": "event.proto"}}}},
+    "Avro, with a marked key": {
+        "kafka": {"format": {"avro": {"schema": "event.avsc"}}},
+        "sink": {"sql": {"url": "sqlite:///t.db", "table": "events"}},
+        "dedup": {"key": "schema", "store": {"sqlite": "keys of Avro"}},
+    },
+    "Protobuf, with a marked key": {
+        "kafka": {"format": {"protobuf": {"schema": "event.proto"}}},
+        "sink": {"sql": {"url": "sqlite:///t.db", "table": "events"}},
+        "dedup": {"key": "schema", "store": {"sqlite": "keys of Protobuf"}},
+    },
     "conversions": {**EVENTS, "kafka": {"convert": {"fields": {"id": "fit"}}}},
 }
 
@@ -273,6 +308,12 @@ class Brokers:
 
     def since(self, partitions: Iterable[Partition], moment: int) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 0) if moment else {}
+
+    def group(self, name: str, partitions: object) -> GroupOffsets:
+        return GroupOffsets(0, {}, {})
+
+    def first_times(self, positions: dict[Partition, int]) -> dict[Partition, int]:
+        return dict.fromkeys(positions, 1_000)
 
     def record_bytes(self, ranges: object) -> float:
         assert ranges
@@ -294,9 +335,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, i
     (folder / "checked_sink.py").write_text(
         "import landonce\n\n\ndef push(block): ...\n\n\nsink = landonce.wrap(push, idempotent=True)\n"
     )
-    fields = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
+    fields = [{"name": "id", "type": "long", "landonce.dedup_key": 1}, {"name": "word", "type": "string"}]
     (folder / "event.avsc").write_text(json.dumps({"type": "record", "name": "Event", "fields": fields}))
-    (folder / "event.proto").write_text('syntax = "proto3";\nmessage Event { int64 id = 1; string word = 2; }\n')
+    (folder / "event.proto").write_text(
+        'syntax = "proto3";\nimport "landonce/dedup.proto";\n'
+        "message Event { int64 id = 1 [(landonce.dedup_key) = 1]; string word = 2; }\n"
+    )
     for pipeline in ("sqlite", "sqlite-with-a-key"):
         ledger = TargetLedger(open_database(make_url(f"sqlite:///{folder}/t.db")), pipeline)
         ledger.create(LedgerState(pipeline, "lineage", tables=(("events", TableMark("schema 0", 1)),)))

@@ -9,8 +9,9 @@ import pytest
 from clickhouse_tables import COORDINATES, WINDOW, make, sink_for
 
 import landonce
-from landonce.errors import TargetRefused
+from landonce.errors import ConfigError, TargetRefused
 from landonce.local import LocalClickHouse, LocalUser
+from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.contract import Finding, Level
 
@@ -116,7 +117,7 @@ def test_a_row_must_always_go_to_the_same_partition(
     assert ("may go to another partition" not in refusals(sink_for(clickhouse, table))) is fit
 
 
-def test_what_stands_beside_a_table_is_told(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
+def test_what_stands_beside_a_table_is_reported(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
     table, view = new_table(), new_table()
     make(
         clickhouse,
@@ -158,3 +159,92 @@ def test_a_row_policy_would_blind_the_probe(tmp_path: Path) -> None:
         make(server, "t", "id Int64")
         assert "can hide rows from odd" in refusals(landonce.clickhouse(server.url_for(odd), "t").to_sink("orders"))
         assert refusals(sink_for(server, "t")) == ""
+
+
+CREATED = {
+    "create": True,
+    "engine": "MergeTree()",
+    "primary_key": "id",
+    "partition_by": "id % 2",
+    "ttl": "ts + INTERVAL 30 DAY",
+    "table_settings": {"index_granularity": 4096, "storage_policy": "default", "enable_mixed_granularity_parts": True},
+    "comment": "it's made",
+}
+
+
+def test_a_table_is_created_as_the_file_says(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
+    """And it is fit: it has the coordinates, their index and a window."""
+    table = new_table()
+    columns = parse_schema("id BIGINT NOT NULL, ts TIMESTAMP NOT NULL")
+    sink = sink_for(clickhouse, table, **CREATED)
+    assert sink.target().creatable() == (), "a warning about the age of rows is for a table that is there"
+    sink.make(sink.target(), columns)
+    sql = f"SELECT engine_full, primary_key, sorting_key, comment FROM system.tables WHERE name = '{table}'"
+    full, primary, sorting, comment = clickhouse.ask(sql).rstrip("\n").split("\t")
+    assert (primary.strip("()"), sorting) == ("id", "id, _topic, _partition, _offset")
+    assert comment == r"it\'s made"
+    for each in ("PARTITION BY id % 2", "TTL ts + toIntervalDay(30)", "index_granularity = 4096", "window = 10000"):
+        assert each in full
+    assert not refusals(sink)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"engine": "SummingMergeTree(n)"}, "adds rows up"),
+        ({"engine": "ReplicatedAggregatingMergeTree"}, "aggregates"),
+        ({"engine": "ReplacingMergeTree"}, "without a version column"),
+        ({"table_settings": {"non_replicated_deduplication_window": 0}}, "ClickHouse ignores tokens"),
+        ({"ttl": "ts + INTERVAL 0 SECOND"}, "removes rows as they arrive"),
+        ({"ttl": "ts + INTERVAL 1 DAY TO DISK 'default', ts - INTERVAL 1 DAY DELETE"}, "removes rows as they arrive"),
+    ],
+)
+def test_what_conflicts_with_the_guarantee_is_refused_before_anything_is_created(
+    clickhouse: LocalClickHouse, new_table: NewTable, options: dict[str, object], why: str
+) -> None:
+    table = new_table()
+    sink = sink_for(clickhouse, table, create=True, **options)
+    refused = [each for each in sink.target().creatable() if each.level is Level.REFUSED]
+    assert why in "; ".join(each.what for each in refused)
+    assert not sink.target().exists()
+
+
+@pytest.mark.parametrize(
+    "engine", ["ReplacingMergeTree(_offset)", "ReplacingMergeTree(at)", "ReplacingMergeTree (`at`)"]
+)
+def test_a_replacing_table_with_a_version_is_created(
+    clickhouse: LocalClickHouse, new_table: NewTable, engine: str
+) -> None:
+    """`check` says of a table that is to be made what it says once the table is there."""
+    sink = sink_for(clickhouse, new_table(), create=True, engine=engine, order_by="id")
+    planned = [each for each in sink.target().creatable() if "become one" in each.what]
+    assert [each.level for each in planned] == [Level.WARNING]
+    sink.make(sink.target(), parse_schema("id BIGINT NOT NULL, at TIMESTAMP NOT NULL"))
+    assert refusals(sink) == ""
+    assert planned[0] in sink.target().check() or "`" in engine
+
+
+def test_an_engine_that_names_a_column_that_is_not_made_is_refused(
+    clickhouse: LocalClickHouse, new_table: NewTable
+) -> None:
+    sink = sink_for(clickhouse, new_table(), create=True, engine="ReplacingMergeTree(at)", order_by="id")
+    with pytest.raises(ConfigError, match="names the column at"):
+        sink.make(sink.target(), parse_schema("id BIGINT NOT NULL"))
+
+
+def test_a_ttl_that_is_there_and_removes_rows_as_they_arrive_is_refused(
+    clickhouse: LocalClickHouse, new_table: NewTable
+) -> None:
+    table = new_table()
+    make(clickhouse, table, "ts DateTime64(3)", rest="ORDER BY _offset TTL toDateTime(ts) - INTERVAL 1 HOUR")
+    assert "removes rows as they arrive" in refusals(sink_for(clickhouse, table))
+
+
+def test_statements_name_the_cluster() -> None:
+    made = landonce.clickhouse(
+        "http://localhost/d", "t", create=True, cluster="c", engine="ReplicatedMergeTree('/t', '{replica}')"
+    )
+    statement = made.to_sink("p").creation(parse_schema("id BIGINT"))
+    assert "CREATE TABLE IF NOT EXISTS `d`.`t` ON CLUSTER `c`\n" in statement
+    assert "ENGINE = ReplicatedMergeTree('/t', '{replica}')" in statement
+    assert "SETTINGS replicated_deduplication_window = 10000" in statement

@@ -102,7 +102,9 @@ def test_a_column_that_is_narrowed_under_a_running_worker_ends_the_run_with_noth
     assert clickhouse.ask(f"SELECT sum(n), count() FROM {table}").split() == ["2995", "10"]
 
 
-def test_a_late_insert_is_told_in_plain_words(clickhouse: LocalClickHouse, new_table: NewTable, tmp_path: Path) -> None:
+def test_a_late_insert_is_reported_in_plain_words(
+    clickhouse: LocalClickHouse, new_table: NewTable, tmp_path: Path
+) -> None:
     table = new_table()
     make(clickhouse, table, "id Int64")
     pipeline = Pipeline(sink_for(clickhouse, table), ids, tmp_path, deadline=0.001)

@@ -293,7 +293,7 @@ def test_a_wrong_password_is_named_and_no_password_is_shown(tmp_path: Path) -> N
         assert "right" not in shown
 
 
-def test_a_user_without_grants_is_told_which(tmp_path: Path) -> None:
+def test_a_user_without_grants_is_reported_which(tmp_path: Path) -> None:
     reader = LocalUser("reader", grants=("GRANT SELECT ON default.t",))
     lander = LocalUser("lander", grants=("GRANT SELECT, INSERT ON default.t", "GRANT SELECT ON system.processes"))
     with LocalClickHouse(tmp_path / "ch", extra_users=(reader, lander)) as server:

@@ -316,6 +316,6 @@ def test_under_spark_submit(site: Site) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert says(done.stdout, "501 read = 500 landed + 1 dead-lettered + 0 filtered")
-    assert f"dead letters are in {site.dead}, by reason:\n  1 × not valid JSON" in done.stdout
+    assert f"dead letters are in {site.dead}, by reason:\n  1 × malformed: not valid JSON" in done.stdout
     assert in_table(site) == expected(sent)
     assert [each["value"] for each in letters(site.dead)] == ["bad"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,18 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from mariadb_server import LocalMariaDB
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from landonce import errors
 from landonce.consumer import OffsetStore, Partition, SqlOffsets
 from landonce.local import LocalKafka
 from landonce.local.postgres import LocalPostgres
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "consumer"))
+from offsets_in_rows import OffsetsInRows
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -175,6 +183,23 @@ def test_kafka_never_runs_ahead_of_the_database(
     assert (in_kafka(kafka, group, topic), stored(engine, group)) == (5, {0: 8}), "died before `committed`"
     with OffsetStore.connect(config(kafka, group), [topic], SqlOffsets(engine)) as store:
         assert offsets(read(store, 2)) == [8, 9]
+
+
+def test_offsets_that_nobody_waits_for_arrive_in_kafka(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
+) -> None:
+    """With `async`, the default: soon after each commit, also where nothing more comes, and the last one before the group is left."""
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(sqlite)) as store:
+        for number in (1, 2, 3):
+            (message,) = read(store, 1)
+            with store.transaction() as connection:
+                store.save(message, connection)
+            until = time.monotonic() + 60
+            while number < 3 and in_kafka(kafka, topic, topic) != number:
+                assert time.monotonic() < until
+    assert in_kafka(kafka, topic, topic) == 3
 
 
 def test_where_nothing_is_stored_kafka_may_know(
@@ -386,7 +411,7 @@ def test_results_without_an_offset_are_not_committed(
     assert (landed(engine), stored(engine, topic)) == ([0, 1, 2, 3, 4, 5, -1], {0: 6})
 
 
-def test_a_transaction_of_your_own_without_an_offset_is_told_too(
+def test_a_transaction_of_your_own_without_an_offset_is_reported_too(
     kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
 ) -> None:
     topic = new_topic()
@@ -565,7 +590,7 @@ def test_records_in_hand_that_another_has_done_meanwhile(
 def make_anew(kafka: LocalKafka, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(timeout=30)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         try:
             admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=30)
@@ -687,13 +712,13 @@ def test_a_poll_that_comes_too_late_is_an_expired_store(
 ) -> None:
     topic = new_topic()
     produce(kafka, topic, 5)
-    settings = config(kafka, topic, session_timeout_ms=2000, max_poll_interval_ms=2000, heartbeat_interval_ms=300)
+    settings = config(kafka, topic, session_timeout_ms=4000, max_poll_interval_ms=4000, heartbeat_interval_ms=300)
     with OffsetStore.connect(settings, [topic], SqlOffsets(engine)) as store:
         messages = read(store, 5)
-        assert 0 < store.remaining_ms() <= 2000
+        assert 0 < store.remaining_ms() <= 4000
         with pytest.raises(errors.OffsetStoreExpired), store.transaction() as connection:  # noqa: PT012
             write(connection, messages)
-            time.sleep(2.3)
+            time.sleep(4.3)
             store.save_many(messages, connection)
         with pytest.raises(errors.OffsetStoreExpired):
             store.remaining_ms()
@@ -703,3 +728,282 @@ def test_a_poll_that_comes_too_late_is_an_expired_store(
             write(connection, again)
             store.save_many(again, connection)
     assert landed(engine) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "protocol", [{}, pytest.param({"group_protocol": "consumer"}, marks=pytest.mark.long)], ids=["classic", "consumer"]
+)
+def test_topics_by_a_pattern(
+    kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine, protocol: dict[str, str]
+) -> None:
+    """Those that match, also one that is made later, and no others. One that is deleted is missed, and takes nothing along."""
+    prefix = f"{new_topic()}-"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def make(name: str) -> None:
+        admin.create_topics([NewTopic(name, 1)])[name].result(timeout=30)
+        produce(kafka, name, 3)
+
+    make(f"{prefix}a")
+    make(f"not-{prefix}a")
+    settings = config(kafka, prefix, topic_metadata_refresh_interval_ms="300", **protocol)
+    with OffsetStore.connect(settings, [f"^{prefix}.*"], SqlOffsets(sqlite)) as store:
+        for name in ("a", "b"):
+            if name == "b":
+                make(f"{prefix}b")
+            messages = read(store, 3)
+            assert {each.topic() for each in messages} == {f"{prefix}{name}"}
+            with store.transaction() as connection:
+                write(connection, messages)
+                store.save_many(messages, connection)
+        admin.delete_topics([f"{prefix}a"])[f"{prefix}a"].result(timeout=30)
+        until = time.monotonic() + 90
+        while [each.topic for each in store.assignment()] != [f"{prefix}b"]:
+            assert time.monotonic() < until
+            with suppress(errors.TopicMissing):  # until the group knows
+                assert store.consume(1, timeout=0.1) == []
+        produce(kafka, f"{prefix}b", 1)
+        (last,) = read(store, 1)
+        with store.transaction() as connection:
+            write(connection, [last])
+            store.save(last, connection)
+    with sqlite.connect() as connection:
+        rows = connection.execute(text("SELECT topic, count(*), count(DISTINCT off) FROM results GROUP BY topic"))
+        assert {row[0]: (row[1], row[2]) for row in rows} == {f"{prefix}a": (3, 3), f"{prefix}b": (4, 4)}
+
+
+def test_topics_that_cannot_be_subscribed(kafka: LocalKafka, sqlite: Engine) -> None:
+    for topics, says in ((["^orders-("], "pattern"), ("orders", "list")):
+        with pytest.raises(errors.ConfigError, match=says):
+            OffsetStore.connect(config(kafka, "wrong"), topics, SqlOffsets(sqlite))
+
+
+def metadata_in_kafka(kafka: LocalKafka, group: str, topic: str) -> str | None:
+    with closing(Consumer(config(kafka, group))) as consumer:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+    return found.metadata
+
+
+def test_who_saved_an_offset_and_a_text_with_it(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """Stored in the transaction, sent to Kafka, and given back to the next consumer. A rollback takes it back."""
+    topic = new_topic()
+    produce(kafka, topic, 4)
+    handler = SqlOffsets(engine)
+    settings, here = config(kafka, topic), Partition(topic, 0)
+    with OffsetStore.connect(settings, [topic], handler, commit_to_kafka="sync") as store:
+        first = read(store, 2)
+        assert store.origins()[here].metadata == ""
+        with store.transaction() as connection:
+            store.save(first[0], connection, metadata="file 7 \u20ac")
+        mine = store.origins()[here]
+        assert mine.member
+        assert mine.generation is not None
+        assert mine.metadata == "file 7 \u20ac"
+        assert metadata_in_kafka(kafka, topic, topic) == "file 7 \u20ac"
+        with pytest.raises(ZeroDivisionError), store.transaction() as connection:  # noqa: PT012
+            store.save(first[1], connection, metadata="file 8")
+            raise ZeroDivisionError
+        read(store, 1)
+        assert store.origins()[here] == mine
+        with pytest.raises(errors.ConfigError, match="4097 bytes"), store.transaction() as connection:
+            store.save(first[1], connection, metadata="x" * 4097)
+    with engine.connect() as connection:
+        row = connection.execute(text("SELECT member, generation, metadata FROM landonce_offset")).one()
+    assert tuple(row) == (mine.member, mine.generation, mine.metadata)
+    with OffsetStore.connect(settings, [topic], handler) as store:
+        read(store, 1)
+        assert store.origins() == {here: mine}
+    handler.reset(topic, {here: 0})
+    with OffsetStore.connect(settings, [topic], handler) as store:
+        assert offsets(read(store, 1)) == [0]
+        assert store.origins()[here].member == ""
+
+
+def test_a_table_from_before_goes_on(kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine) -> None:
+    """It has no columns for who saved; they are added, and the offset counts."""
+    topic = new_topic()
+    produce(kafka, topic, 3)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE landonce_offset (consumer_group VARCHAR(255), topic VARCHAR(249), kafka_partition INTEGER, "
+                "next_offset BIGINT, epoch BIGINT NOT NULL, owner VARCHAR(32) NOT NULL, topic_id VARCHAR(64) NOT NULL, "
+                "PRIMARY KEY (consumer_group, topic, kafka_partition))"
+            )
+        )
+        connection.execute(text(f"INSERT INTO landonce_offset VALUES ('{topic}', '{topic}', 0, 1, 5, 'me', '')"))
+    with OffsetStore.connect(config(kafka, topic), [topic], SqlOffsets(engine)) as store:
+        messages = read(store, 2)
+        assert offsets(messages) == [1, 2]
+        with store.transaction() as connection:
+            store.save_many(messages, connection, metadata="new")
+    assert stored(engine, topic) == {0: 3}
+
+
+def test_a_plain_connection_of_the_driver(kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine) -> None:
+    """The user's own connection and cursor, without SQLAlchemy: commit, rollback, and a successor that fences."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    handler, mark = SqlOffsets(engine), "?" if engine.dialect.name == "sqlite" else "%s"
+    row = f"INSERT INTO results VALUES ({mark}, {mark}, {mark})"
+    driver: Any = engine.dialect.loaded_dbapi
+    with closing(_plain(engine)) as plain, OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        for end in (plain.rollback, plain.commit):
+            messages = read(store, 4)
+            plain.cursor().executemany(row, [(each.topic(), each.partition(), each.offset()) for each in messages])
+            store.save_many(messages[:3], plain, metadata="half")
+            store.save_many(messages, plain, metadata="plain")
+            end()
+            (store.committed if end == plain.commit else store.rewind)()
+        assert landed(engine) == [0, 1, 2, 3]
+        assert stored(engine, topic) == {0: 4}
+        assert store.origins()[Partition(topic, 0)].metadata == "plain"
+
+        more = read(store, 2)
+        with store.transaction() as connection:
+            inside: Any = connection.connection.driver_connection
+            inside.cursor().execute(row, (topic, 0, 4))
+            store.save(more[0], connection)
+        assert landed(engine) == [0, 1, 2, 3, 4]
+        handler.load(topic, [Partition(topic, 0)])
+        with pytest.raises(errors.Fenced):
+            store.save(more[1], plain)
+        plain.rollback()
+        store.rewind()
+        handler.reset(topic, {Partition(topic, 0): 2})
+    with closing(_plain(engine)) as plain, OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        messages = read(store, 1)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE landonce_offset SET next_offset = 5"))
+        with pytest.raises(errors.OffsetOutOfStep, match="stored offset is 5"):
+            store.save_many(messages, plain)
+        plain.rollback()
+        with closing(_plain(engine, alone=True)) as alone, pytest.raises(errors.ConfigError, match="by itself"):
+            store.save_many(messages, alone)
+        other = _OtherDriver()
+        with pytest.raises(errors.ConfigError, match=f"a connection of {driver.__name__.partition('.')[0]}"):
+            store.save_many(messages, other)
+        store.rewind()
+
+
+def test_an_async_engine(kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres) -> None:
+    """Results and offsets in a transaction that is awaited: rollback, commit, a session, and a successor that fences."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    judge = create_engine(postgres.url)
+    with judge.begin() as connection:
+        for statement in ("DROP TABLE IF EXISTS results", "DROP TABLE IF EXISTS landonce_offset", RESULTS):
+            connection.execute(text(statement))
+
+    async def consume() -> None:
+        engine = create_async_engine(postgres.url)
+        handler = SqlOffsets(engine)
+        with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+            for end in (asyncio.CancelledError, None):
+                messages = await asyncio.to_thread(read, store, 4)
+                with suppress(asyncio.CancelledError):
+                    async with engine.begin() as connection:
+                        await connection.run_sync(write, messages)
+                        await connection.run_sync(lambda plain, done: store.save_many(done, plain), messages)
+                        if end is not None:
+                            raise end
+                (store.rewind if end else store.committed)()
+                assert (landed(judge), stored(judge, topic)) == (([], {0: 0}) if end else ([0, 1, 2, 3], {0: 4}))
+
+            more = await asyncio.to_thread(read, store, 2)
+            async with AsyncSession(engine) as session:
+                await session.run_sync(lambda plain: write(plain.connection(), more[:1]))
+                await session.run_sync(lambda plain: store.save(more[0], plain))
+                await session.commit()
+            store.committed()
+            assert (landed(judge), stored(judge, topic)) == ([0, 1, 2, 3, 4], {0: 5})
+
+            alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+            async with alone.connect() as connection:
+                with pytest.raises(errors.ConfigError, match="by itself"):
+                    await connection.run_sync(lambda plain: store.save(more[1], plain))
+            async with engine.connect() as connection:
+                with pytest.raises(errors.ConfigError, match="an AsyncConnection cannot be waited for here"):
+                    store.save(more[1], connection)
+            handler.load(topic, [Partition(topic, 0)])
+            async with engine.connect() as connection:
+                await connection.run_sync(write, more[1:])
+                with pytest.raises(errors.Fenced):
+                    await connection.run_sync(lambda plain: store.save(more[1], plain))
+            store.rewind()
+        await engine.dispose()
+
+    asyncio.run(consume())
+    assert landed(judge) == [0, 1, 2, 3, 4]
+    judge.dispose()
+
+
+def test_offsets_in_the_rows_of_results(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    """A store without transactions: a rollback leaves nothing, and of two consumers with one partition the newer one writes."""
+    topic = new_topic()
+    produce(kafka, topic, 6)
+    handler = OffsetsInRows(str(tmp_path / "results.db"))
+
+    def rows() -> list[tuple[str, int]]:
+        with closing(sqlite3.connect(handler.path)) as connection:
+            return connection.execute(
+                "SELECT result, next FROM results WHERE result IS NOT NULL ORDER BY id"
+            ).fetchall()
+
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        for fails in (True, False):
+            messages = read(store, 3)
+            with suppress(ZeroDivisionError), store.transaction() as gathered:
+                for each in messages:
+                    gathered.add(each.value().decode())
+                    store.save(each, gathered)
+                if fails:
+                    raise ZeroDivisionError
+            assert rows() == ([] if fails else [("0", 1), ("1", 2), ("2", 3)])
+        more = read(store, 3)
+
+        def too_late() -> None:
+            with store.transaction() as gathered:
+                gathered.add("late")
+                store.save_many(more, gathered)
+                OffsetsInRows(handler.path).load(topic, [Partition(topic, 0)])
+
+        with pytest.raises(errors.Fenced):
+            too_late()
+    with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
+        messages = read(store, 3)
+        with store.transaction() as gathered:
+            gathered.add("3 to 5")
+            store.save_many(messages, gathered)
+    assert rows() == [("0", 1), ("1", 2), ("2", 3), ("3 to 5", 6)]
+
+
+def test_an_async_driver_whose_waiting_twin_is_not_known() -> None:
+    class Elsewhere:
+        url, dialect = make_url("postgresql+newest://host/database"), postgresql.dialect()
+
+    with pytest.raises(errors.ConfigError, match=r"through postgresql\+newest"):
+        SqlOffsets(Elsewhere())  # type: ignore[arg-type]
+
+
+class _OtherDriver:
+    """A connection that is none of the engine's driver."""
+
+
+def _plain(engine: Engine, *, alone: bool = False) -> Any:
+    """As a user opens it. `alone`: each statement commits by itself."""
+    driver: Any = engine.dialect.loaded_dbapi
+    arguments, options = engine.dialect.create_connect_args(engine.url)
+    return driver.connect(
+        *arguments,
+        **options,
+        **(
+            {"isolation_level": None}
+            if alone and engine.dialect.name == "sqlite"
+            else {"autocommit": True}
+            if alone
+            else {}
+        ),
+    )

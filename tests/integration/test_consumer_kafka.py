@@ -176,3 +176,19 @@ def test_a_topic_that_would_forget_is_refused(kafka: LocalKafka, new_topic: Call
         KafkaOffsets(config(kafka), topic=new_topic()).initialize("g")
     with pytest.raises(errors.ConfigError, match=r"\b2 partitions\b"):
         KafkaOffsets(config(kafka), topic=new_topic(2, cleanup_policy="compact")).initialize("g")
+
+
+def test_who_saved_an_offset_and_a_text_with_it(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+    source, offsets = new_topic(), new_topic(cleanup_policy="compact")
+    produce(kafka, source, 2)
+    settings, here = config(kafka, **{"group.id": source}), Partition(source, 0)
+    with OffsetStore.connect(settings, [source], KafkaOffsets(config(kafka), topic=offsets)) as store:
+        messages = read(store, 2)
+        with store.transaction() as transaction:
+            store.save(messages[0], transaction, metadata="file 7")
+        mine = store.origins()[here]
+        assert mine.metadata == "file 7"
+        assert mine.member
+    with OffsetStore.connect(settings, [source], KafkaOffsets(config(kafka), topic=offsets)) as store:
+        read(store, 1)
+        assert store.origins() == {here: mine}

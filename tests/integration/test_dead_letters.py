@@ -27,24 +27,24 @@ from landonce.read.block import ReadAccount
 from landonce.sinks.pipeline_file import Pipeline, parse
 from landonce.sinks.worker import Recipe, Task
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 LARGEST = 2000
-BAD: list[tuple[bytes | None, str]] = [
-    (b'{"id": 1, "name": "x"', "JSON"),
-    (b"[1]", "object"),
-    (b"", "empty"),
-    (None, "tombstone"),
-    (b'{"id": "one", "name": "x"}', "'id'"),
-    (b'{"id": 1.5, "name": "x"}', "'id'"),
-    (b'{"id": 1, "name": 7}', "'name'"),
-    (b'{"name": "x"}', "missing required field 'id'"),
-    (b'{"id": null, "name": "x"}', "missing required field 'id'"),
-    (b'{"id": 9223372036854775808, "name": "x"}', "'id'"),
-    (b'{"id": 1, "name": "' + b"x" * LARGEST + b'"}', "2000"),
-    (b'{"id": 1, "name": "\xff"}', "UTF-8"),
-    (b'{"id": 1, "name": "x", "at": "1960-01-01T00:00:00Z"}', "'at'"),
-    (b'{"id": 1, "name": "x"} {"id": 2, "name": "y"}', "JSON"),
+BAD: list[tuple[bytes | None, str, str, str]] = [
+    (b'{"id": 1, "name": "x"', "JSON", "malformed", ""),
+    (b"[1]", "object", "malformed", ""),
+    (b"", "empty", "no_value", ""),
+    (None, "tombstone", "no_value", ""),
+    (b'{"id": "one", "name": "x"}', "'id'", "wrong_type", "id"),
+    (b'{"id": 1.5, "name": "x"}', "'id'", "wrong_type", "id"),
+    (b'{"id": 1, "name": 7}', "'name'", "wrong_type", "name"),
+    (b'{"name": "x"}', "missing required field 'id'", "missing_field", "id"),
+    (b'{"id": null, "name": "x"}', "missing required field 'id'", "missing_field", "id"),
+    (b'{"id": 9223372036854775808, "name": "x"}', "'id'", "out_of_range", "id"),
+    (b'{"id": 1, "name": "' + b"x" * LARGEST + b'"}', "2000", "too_large", ""),
+    (b'{"id": 1, "name": "\xff"}', "UTF-8", "not_utf8", ""),
+    (b'{"id": 1, "name": "x", "at": "1960-01-01T00:00:00Z"}', "'at'", "out_of_range", "at"),
+    (b'{"id": 1, "name": "x"} {"id": 2, "name": "y"}', "JSON", "malformed", ""),
 ]
 
 
@@ -71,7 +71,7 @@ def test_each_bad_record_is_isolated_and_its_neighbours_land(
     site: Site, spark: SparkSession, where: str | None
 ) -> None:
     good, bad = [], []
-    for number, (value, _) in enumerate(BAD):
+    for number, (value, *_) in enumerate(BAD):
         good += send(site.kafka, site.topics[0], numbered(20, first=90 + number))
         bad += send(
             site.kafka,
@@ -91,10 +91,11 @@ def test_each_bad_record_is_isolated_and_its_neighbours_land(
     found = {each["offset"]: each for each in letters(site.dead)}
     assert sorted(found) == [each.offset for each in bad]
     assert len(letters(site.dead)) == len(bad)
-    for number, (each, (value, says)) in enumerate(zip(bad, BAD, strict=True)):
+    for number, (each, (value, says, code, field)) in enumerate(zip(bad, BAD, strict=True)):
         letter = found[each.offset]
         assert (letter["topic"], letter["partition"]) == (each.topic, 0)
         assert says.lower() in letter["reason"].lower(), (value, letter["reason"])
+        assert (letter["code"], letter["field"]) == (code, field)
         assert payload(letter, "value") == value
         assert payload(letter, "key") == (b"\xfe" if number % 2 else b"key")
         assert letter["headers"] == [{"name": "h", "value": "1"}, {"name": "n", "value": None}]

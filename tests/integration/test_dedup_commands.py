@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import shutil
@@ -11,15 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from deliveries import ask, send
-from pipelines import Said, landonce
+from pipelines import Said, SmallPipeline, landonce
 from plain_process import UNDISTURBED, PlainProcess
 from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
@@ -28,7 +31,7 @@ from landonce.cli import app
 from landonce.dedup import look, rekey
 from landonce.dedup.run import run_pipeline
 from landonce.engine import workers
-from landonce.errors import ConfigError, Fenced, KeyRuleChanged, StoreBehind
+from landonce.errors import ConfigError, Fenced, KeyRuleChanged, StoreBehind, TopicRecreated
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.sinks.parts import open_parts
@@ -62,16 +65,18 @@ class Unique:
     def store(self) -> Path:
         return self.folder / "keys.db"
 
+    def source(self, **changes: Any) -> dict[str, Any]:
+        kafka = {
+            "bootstrap_servers": self.kafka.bootstrap_servers,
+            "topics": [self.topic],
+            "schema": "id bigint, kind string, name string",
+        }
+        return {"kafka": {**kafka, **changes}}
+
     def write_file(self, dedup: dict[str, Any] | None = None, **changes: Any) -> None:
         document = {
             "pipeline": f"p-{self.topic}",
-            "source": {
-                "kafka": {
-                    "bootstrap_servers": self.kafka.bootstrap_servers,
-                    "topics": [self.topic],
-                    "schema": "id bigint, kind string, name string",
-                }
-            },
+            "source": self.source(),
             "sink": self.sink,
             "dedup": {"key": ["kind", "id"], "store": {"sqlite": "keys.db"}, **(dedup or {})},
             "batch": {"interval": "0s", "max_rows": 300, "block_rows": 100},
@@ -160,6 +165,62 @@ def some(first: int, end: int, kind: str = "a") -> list[tuple[int, str, str]]:
     return [(each, kind, f"n{each}") for each in range(first, end)]
 
 
+class TestFirst:
+    """Of the records of one event."""
+
+    def test_in_one_batch_the_lowest_timestamp_is_first(self, sql: Unique) -> None:
+        """Also in one partition, where the producer set them in another order than the offsets have. Then the lowest offset."""
+        now = int(time.time() * 1000)
+        sql.send([(1, "a", "sent first"), (2, "a", "sent first"), (3, "a", "sent first")], timestamp=now)
+        sql.send([(1, "a", "older")], timestamp=now - 1000)
+        sql.send([(2, "a", "younger")], timestamp=now + 1000)
+        sql.send([(3, "a", "as old")], timestamp=now)
+        assert sql.run().landed == 3
+        first = [(1, "a", "older", 0, 3), (2, "a", "sent first", 0, 1), (3, "a", "sent first", 0, 2)]
+        assert sorted(sql.rows()) == first
+
+    def test_an_earlier_batch_comes_before_a_later_one(self, sql: Unique) -> None:
+        now = int(time.time() * 1000)
+        sql.send([(1, "a", "sent first")], timestamp=now)
+        assert sql.run().landed == 1
+        sql.send([(1, "a", "older")], timestamp=now - 1000)
+        assert sql.run().landed == 0
+        assert sql.rows() == [(1, "a", "sent first", 0, 0)]
+
+
+def test_a_topic_that_was_created_again_goes_on_under_another_name(
+    sql: Unique, command: Command, new_topic: Callable[..., str]
+) -> None:
+    """Every step that the messages name: a new topic, a new pipeline, the same scope."""
+    sql.send(some(0, 10))
+    sql.run()
+    SmallPipeline.recreate_topic(sql, 2)  # type: ignore[arg-type]
+    with pytest.raises(TopicRecreated, match="was deleted and created again"):
+        sql.run()
+    said = command("state", "rebase", sql.file, "--yes")
+    words = " ".join(said.err.split())
+    assert (said.code, "a topic with a new name" in words, f"`dedup.scope: p-{sql.topic}`" in words) == (1, True, True)
+    scope, sql.topic = f"p-{sql.topic}", new_topic()
+    sql.write_file({"scope": scope})
+    sql.send(some(5, 15))
+    assert sql.run().landed == 5
+    assert sql.events() == Counter({(number, "a"): 1 for number in range(15)})
+    assert sql.run().landed == 0
+
+
+VALUES = [
+    ("DECIMAL(38,10)", "12345678901234567890.1234567890", "12345678901234567890.1234567890"),
+    ("DECIMAL(20,4)", "12.5", "12.500"),
+    ("TIMESTAMP", '"2026-01-02T03:04:05.123456Z"', "2026-01-02 03:04:05.123456"),
+    ("DATE", '"2026-01-02"', "2026-01-02"),
+    ("DOUBLE", "0.1", "0.1"),
+    ("BIGINT", "9223372036854775807", "9223372036854775807"),
+    ("BOOLEAN", "true", "true"),
+    ("STRING", '"12"', "12"),
+]
+"""A type, what a producer writes, and what a person asks for."""
+
+
 class TestFind:
     def test_an_event_that_was_accepted(self, sql: Unique, command: Command) -> None:
         sql.send(some(0, 50), partition=1)
@@ -172,6 +233,21 @@ class TestFind:
         found = command("dedup", "find", sql.file, "id=7", "kind=a", "--json").json
         assert (found["partition"], found["offset"], found["sent"]) == (1, 7, True)
         assert json.loads(found["payload"])["name"] == "n7"
+
+    def test_when_it_was_accepted(self, sql: Unique, command: Command) -> None:
+        """By the clock of the driver that accepted it, in seconds; and not when it was produced, or when its copy came."""
+        sql.send(some(0, 5), timestamp=int(time.time() * 1000) - 1_000_000)
+        began = int(time.time())
+        sql.run()
+        ended = int(time.time())
+        time.sleep(max(0.0, ended + 1 - time.time()))
+        sql.send(some(0, 5))
+        assert sql.run().landed == 0
+        found = command("dedup", "find", sql.file, "a", "3", "--json").json
+        assert began <= found["at"] <= ended
+        moment = datetime.fromtimestamp(found["at"], timezone.utc)
+        said = command("dedup", "find", sql.file, "a", "3").out
+        assert said.startswith(f"accepted at {moment:%Y-%m-%d %H:%M:%S} UTC from {sql.topic}[0] offset 3")
 
     def test_an_event_that_was_not(self, sql: Unique, command: Command) -> None:
         sql.send(some(0, 5))
@@ -196,10 +272,118 @@ class TestFind:
         assert "offset 8\n" in command("dedup", "find", sql.file, "b", "3", "n3").out
         assert "not accepted" in command("dedup", "find", sql.file, "b", "3", "n4").out
 
+    @pytest.mark.parametrize(("type_", "written", "asked"), VALUES)
+    def test_a_value_of_any_type(
+        self, clickhouse_table: Unique, command: Command, type_: str, written: str, asked: str
+    ) -> None:
+        site = clickhouse_table
+        site.write_file(
+            {"key": ["id", "v"]}, source=site.source(schema=f"id BIGINT, v {type_}"), ledger={"sqlite": "keys.db"}
+        )
+        send(site.kafka, site.topic, [f'{{"id": 0, "v": {each}}}'.encode() for each in ("null", written)])
+        site.run()
+        assert "offset 1\n" in command("dedup", "find", site.file, "0", asked).out
+
+    def test_nested_fields(self, clickhouse_table: Unique, command: Command) -> None:
+        site = clickhouse_table
+        schema = "id BIGINT, buyer STRUCT<address: STRUCT<zip: STRING, house: DECIMAL(38,10)>>"
+        site.write_file(
+            {"key": ["buyer.address.zip", "buyer.address.house"]},
+            source=site.source(schema=schema),
+            ledger={"sqlite": "keys.db"},
+        )
+        written = '{"id": 0, "buyer": {"address": {"zip": "007", "house": 12345678901234567890.1234567890}}}'
+        send(site.kafka, site.topic, [b"{}", written.encode()])
+        site.run()
+        key = "007", "12345678901234567890.1234567890"
+        assert "offset 1\n" in command("dedup", "find", site.file, *key).out
+        named = [f"buyer.address.{name}={each}" for name, each in zip(("zip", "house"), key, strict=True)]
+        assert "offset 1\n" in command("dedup", "find", site.file, *named).out
+
+    @pytest.mark.parametrize("part", [{"kafka_key": True}, "_key"])
+    def test_what_is_beside_the_fields(self, sql: Unique, command: Command, part: Any) -> None:
+        schema = "id BIGINT, _key BINARY"
+        sql.write_file({"key": [part, {"header": "source"}]}, source=sql.source(schema=schema))
+        for number, name in enumerate(("first", "sécond")):
+            send(sql.kafka, sql.topic, [{"id": number}], key=name.encode(), headers=[("source", b"shop")])
+        sql.run()
+        assert "offset 1\n" in command("dedup", "find", sql.file, "sécond", "shop").out
+        assert "not accepted" in command("dedup", "find", sql.file, "sécond", "web").out
+
     def test_without_dedup(self, sql: Unique, command: Command) -> None:
         sql.file.write_text(yaml.safe_dump({**yaml.safe_load(sql.file.read_text()), "dedup": None}))
         said = command("dedup", "find", sql.file, "3")
         assert "has no section `dedup`" in said.err
+
+
+class TestCopies:
+    KEEP = {"copies": "keep"}
+
+    @staticmethod
+    def kept(site: Unique, command: Command) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """(partition, offset) of copies, and of their originals."""
+        said = command("dedup", "copies", site.file)
+        assert said.code == 0, said.err
+        found = [json.loads(line) for line in said.out.splitlines()]
+        assert {each["topic"] for each in found} | {each["original"]["topic"] for each in found} <= {site.topic}
+        return sorted(
+            ((each["partition"], each["offset"]), (each["original"]["partition"], each["original"]["offset"]))
+            for each in found
+        )
+
+    @staticmethod
+    def due(site: Unique, produced: dict[tuple[int, int], tuple[int, str]]) -> list[tuple[Any, ...]]:
+        """Every record that has no row, and the row with its key, by what the target holds."""
+        rows = {(number, kind): (partition, offset) for number, kind, _, partition, offset in site.rows()}
+        return sorted((at, rows[key]) for at, key in produced.items() if rows[key] != at)
+
+    def test_each_copy_with_its_original(self, unique: Unique, command: Command) -> None:
+        """In one block, between blocks and partitions, and of earlier runs."""
+        unique.write_file(self.KEEP, **({"ledger": {"sqlite": "keys.db"}} if "clickhouse" in unique.sink else {}))
+        sent = [*some(0, 200), *some(0, 5), *some(100, 300)], [*some(250, 400), *some(0, 200)]
+        produced = {(number, at): each[:2] for number, part in enumerate(sent) for at, each in enumerate(part)}
+        before = int(time.time())
+        for number, part in enumerate(sent):
+            unique.send(part, partition=number)
+        unique.run()
+        assert unique.events() == Counter({(each, "a"): 1 for each in range(400)})
+        unique.send(some(0, 3))
+        produced |= {(0, len(sent[0]) + at): each[:2] for at, each in enumerate(some(0, 3))}
+        unique.run()
+        assert self.kept(unique, command) == self.due(unique, produced)
+        one = json.loads(command("dedup", "copies", unique.file).out.splitlines()[0])
+        assert before <= datetime.fromisoformat(one["original"]["accepted_at"]).timestamp() <= time.time()
+
+    def test_a_record_that_is_read_again_is_no_copy(self, sql: Unique, command: Command) -> None:
+        sql.write_file({**self.KEEP, "scope": "s"})
+        sql.send([*some(0, 10), *some(0, 3)])
+        sql.run()
+        other = {"sql": {**sql.sink["sql"], "table": "others"}}
+        sql.write_file({**self.KEEP, "scope": "s"}, pipeline="again", sink=other)
+        sql.run()
+        assert self.kept(sql, command) == [((0, 10 + each), (0, each)) for each in range(3)]
+
+    def test_none_is_kept_unless_the_file_says_so(self, sql: Unique, command: Command) -> None:
+        sql.send([*some(0, 10), *some(0, 3)])
+        sql.run()
+        assert self.kept(sql, command) == []
+
+    def test_before_the_first_run(self, sql: Unique, command: Command) -> None:
+        assert "has no scope" in command("dedup", "copies", sql.file).err
+
+    def test_each_is_kept_once_whatever_is_killed(self, sql: Unique, command: Command) -> None:
+        sql.write_file(self.KEEP)
+        sent = [*some(0, 100), *some(0, 20), *some(50, 150), *some(0, 10)]
+        sql.send(sent)
+        for place in ("joined.after", "accepted.before", "accepted.after", "commit.after"):
+            # Taking the pipeline is the first commit of a start.
+            _kill(sql, place, "run", str(sql.file), "--once", skip=place.startswith("accepted"))
+            sql.send(some(0, 10), partition=1)
+        sql.run()
+        assert sql.events() == Counter({(each, "a"): 1 for each in range(150)})
+        produced = {(0, at): each[:2] for at, each in enumerate(sent)}
+        produced |= {(1, at): (at % 10, "a") for at in range(40)}
+        assert self.kept(sql, command) == self.due(sql, produced)
 
 
 class TestStats:
@@ -254,8 +438,7 @@ class TestCheck:
         assert "by all records that the topics got in the last 10 minutes, copies included" in said.out
         assert "guaranteed: each event once within ttl (60 days)" in said.out
         assert sorted(unique.folder.iterdir()) == before
-        source = yaml.safe_load(unique.file.read_text())["source"]["kafka"]
-        unique.write_file(source={"kafka": {**source, "schema": None}})
+        unique.write_file(source=unique.source(schema=None))
         assert "kind (string), id (integer)" in command("check", unique.file).out, "of a sample"
 
     def test_once_it_runs(self, unique: Unique, command: Command) -> None:
@@ -409,6 +592,19 @@ class TestRekey:
         with pytest.raises(KeyRuleChanged):
             sql.run()
 
+    def test_a_key_without_fields(self, sql: Unique, command: Command) -> None:
+        sql.send(some(0, 50), key=b"even")
+        sql.send(some(50, 60), key=b"odd")
+        sql.run()
+        sql.write_file({"key": [{"kafka_key": True}]})
+        said = command("dedup", "rekey", sql.file, "--yes")
+        assert "60 accepted events of the window get new ids: 2 distinct ones" in said.out, said.err
+        sql.store.rename(sql.folder / "lost.db")
+        assert command("dedup", "rebuild", sql.file, "--yes").code == 0
+        sql.send(some(60, 70), key=b"odd")
+        sql.send(some(70, 80), key=b"new")
+        assert sql.run().landed == 1
+
     def test_there_and_back(self, sql: Unique, command: Command) -> None:
         sql.send([*some(0, 500), *some(0, 100)])
         sql.send(some(400, 600), partition=1)
@@ -453,27 +649,21 @@ class TestRekey:
         sql.send(some(0, 60))
         assert sql.run().landed == 0
 
-    @pytest.mark.parametrize("point", ["replaced.before", "replaced.after"])
-    def test_a_crash_leaves_the_old_rule_or_the_new_one(
-        self, sql: Unique, command: Command, point: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_kill_leaves_the_old_rule_or_the_new_one(self, sql: Unique, command: Command) -> None:
         sql.send(some(0, 50))
         sql.run()
         sql.write_file({"key": ["id"]})
-
-        def crash(name: str) -> None:
-            if name == point:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr("landonce.dedup.store.reach", crash)
-        kept = look.Kept.of(open_parts(load(sql.file)))
-        with pytest.raises(KeyboardInterrupt):
-            rekey.carry_out(kept, rekey.prepare(kept), "me", forget_unknown=False)
-        monkeypatch.undo()
-        if point == "replaced.before":
-            sql.write_file()
+        _kill_command(sql, "replaced.before", "rekey")
+        with pytest.raises(KeyRuleChanged):
+            sql.run()
+        sql.write_file()
         sql.send(some(0, 60))
-        assert sql.run().landed == 10
+        assert sql.run().landed == 10, "the old rule"
+        sql.write_file({"key": ["id"]})
+        _kill_command(sql, "replaced.after", "rekey")
+        sql.send(some(0, 70, "b"))
+        assert sql.run().landed == 10, "the new rule"
+        assert command("dedup", "rekey", sql.file, "--yes").code == 1, "nothing is left to change"
         assert set(sql.events().values()) == {1}
 
 
@@ -530,6 +720,57 @@ class TestRebuild:
         assert command("dedup", "rebuild", unique.file, "--yes").code == 0
         unique.run()
         assert unique.events() == Counter({(each, "a"): 1 for each in range(400)})
+
+    def test_a_table_with_columns_of_the_record(
+        self, sql: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`_key`, `_headers` and the like are not in the value of a record of which nobody knows whether it landed."""
+        schema = "id bigint, kind string, name string, _key string, _headers map<string, string>, _value string, _timestamp timestamp"
+        sql.write_file(source=sql.source(schema=schema))
+        sql.send(some(0, 50), key=b"k")
+        sql.run()
+        sql.send(some(40, 300), key=b"waits", headers=[("h", b"x")])
+        sql.send(some(300, 301), key=b"\xff")  # does not fit a text column: a dead letter
+        _push_one_block(sql, monkeypatch)
+        sql.store.unlink()
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert said.code == 0, said.err
+        sql.run()
+        with closing(sqlite3.connect(sql.folder / "target.db")) as connection:
+            rows = connection.execute(
+                "SELECT id, _key, json_extract(_headers, '$.h') FROM events ORDER BY 1"
+            ).fetchall()
+        assert rows == [*((each, "k", None) for each in range(50)), *((each, "waits", "x") for each in range(50, 300))]
+
+    def test_a_rule_for_each_type_of_record(
+        self, sql: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fields = [
+            {"name": "id", "type": "long"},
+            {"name": "kind", "type": "string"},
+            {"name": "name", "type": "string"},
+        ]
+        schema = {"type": "record", "name": "Event", "namespace": "shop", "fields": fields}
+        (sql.folder / "event.avsc").write_text(json.dumps(schema))
+        sql.write_file(
+            {"key": None, "by": "_record_type", "rules": {"shop.Event": ["kind", "id"]}},
+            source=sql.source(format={"avro": {"schema": "event.avsc"}}),
+        )
+
+        def produce(first: int, end: int) -> None:
+            records = [{"id": number, "kind": kind, "name": name} for number, kind, name in some(first, end)]
+            send(sql.kafka, sql.topic, [_avro(schema, each) for each in records])
+
+        produce(0, 50)
+        sql.run()
+        produce(40, 300)
+        _push_one_block(sql, monkeypatch)
+        sql.store.unlink()
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert said.code == 0, said.err
+        produce(0, 300)
+        sql.run()
+        assert sql.events() == Counter({(each, "a"): 1 for each in range(300)})
 
     def test_a_batch_of_which_some_blocks_landed(
         self, unique: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
@@ -603,10 +844,10 @@ class TestRebuild:
         monkeypatch.undo()
         unique.store.unlink()
         for place in ("fence.before", "fence.after", "replaced.before"):
-            _kill_rebuild(unique, place)
+            _kill_command(unique, place, "rebuild")
             with pytest.raises(StoreBehind):
                 unique.run()
-        _kill_rebuild(unique, "replaced.after")
+        _kill_command(unique, "replaced.after", "rebuild")
         assert "not behind the target" in command("dedup", "rebuild", unique.file, "--yes").err
         unique.run()
         assert unique.events() == Counter({(each, "a"): 1 for each in range(300)})
@@ -670,12 +911,38 @@ def _crash_after_blocks(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("landonce.engine.workers.work", crash)
 
 
-def _kill_rebuild(site: Unique, place: str) -> None:
-    """A process of its own stops there, and gets SIGKILL."""
-    reached, log = site.folder / place, site.folder / "rebuild.log"
+def _push_one_block(site: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is there is accepted, one block lands, and the run ends."""
+    with monkeypatch.context() as patch:
+        patch.setattr("landonce.dedup.run.Both._push", lambda _: None)
+        site.run()
+    landed = len(site.rows())
+    with monkeypatch.context() as patch:
+        _crash_after_blocks(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            site.run()
+    assert landed < len(site.rows()) < 300
+
+
+def _avro(schema: dict[str, Any], record: dict[str, Any]) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
+    return body.getvalue()
+
+
+def _kill_command(site: Unique, place: str, name: str) -> None:
+    """`landonce dedup NAME FILE --yes`."""
+    _kill(site, place, "dedup", name, str(site.file), "--yes")
+
+
+def _kill(site: Unique, place: str, *words: str, skip: int = 0) -> None:
+    """A process of its own stops there, having passed it a number of times, and gets SIGKILL."""
+    reached, log = site.folder / place, site.folder / "killed.log"
+    reached.unlink(missing_ok=True)
     stops = {**UNDISTURBED, "LANDONCE_FAILPOINT": place, "LANDONCE_FAILPOINT_FILE": str(reached)}
-    process = PlainProcess(["dedup", "rebuild", str(site.file), "--yes"], stops, log)
-    until = time.monotonic() + 60
+    stops |= {"LANDONCE_FAILPOINT_SKIP": str(int(skip)), "LANDONCE_FAILPOINT_THREAD": "MainThread"}
+    process = PlainProcess([*words], stops, log)
+    until = time.monotonic() + 120
     while not reached.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     process.kill()

@@ -24,7 +24,9 @@ import landonce
 from landonce.dedup.run import Both
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.sinks.pipeline_file import parse
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import Pipeline, parse
+from landonce.verify.audit import opened_audit
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -58,8 +60,7 @@ class Target:
         self.sent += new
         return new
 
-    def run(self, *, schema: str | None = SCHEMA, dedup: dict[str, Any] | None = None, **sections: Any) -> Totals:
-        """`landonce run --once`."""
+    def file(self, *, schema: str | None = SCHEMA, dedup: dict[str, Any] | None = None, **sections: Any) -> Pipeline:
         source: dict[str, Any] = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic]}
         document = {
             "pipeline": self.name,
@@ -73,8 +74,17 @@ class Target:
             **{name: section for name, section in self.more.items() if name != "dedup"},
             **sections,
         }
-        found = landonce.run_pipeline(parse(yaml.safe_dump(document), self.folder / "p.yaml"), once=True)
+        return parse(yaml.safe_dump(document), self.folder / "p.yaml")
+
+    def run(self, **options: Any) -> Totals:
+        """`landonce run --once`."""
+        found = landonce.run_pipeline(self.file(**options), once=True)
         return Totals(found.landed, found.dead_lettered, found.filtered)
+
+    def audited(self, **options: Any) -> None:
+        """`landonce verify --values`."""
+        with opened_audit(open_parts(self.file(**options)), values=True) as audit:
+            assert audit.audit().exact
 
     @property
     def events(self) -> dict[int, dict[str, Any]]:
@@ -255,34 +265,63 @@ def only_accept(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return switch
 
 
+@pytest.mark.parametrize("kind", ["iceberg", "clickhouse", "postgres", pytest.param("sqlite", marks=pytest.mark.long)])
 def test_events_of_several_schemas_wait_in_the_store(
-    make: Callable[..., Target], only_accept: Callable[[bool], None], tmp_path: Path
+    make: Callable[..., Target], only_accept: Callable[[bool], None], tmp_path: Path, kind: str
 ) -> None:
     """Fields are added, the key and another field are widened, and producers stop sending a field, while nothing is pushed. An event of an old
-    schema and its copy of a new one have the same id."""
-    target = make("iceberg", evolve=True)
+    schema and its copy of a new one have the same id. Iceberg takes new columns from the file, the others from the records; SQL databases do
+    not widen columns."""
+    target, by_file = make(kind, "file", evolve=True), kind == "iceberg"
+    oldest = "id INT NOT NULL, score INT" if kind in ("iceberg", "clickhouse") else "id BIGINT NOT NULL, score BIGINT"
     target.send([{"id": each, "score": each} for each in range(10)])
-    assert target.run(schema="id INT NOT NULL, score INT").landed == 10
+    assert target.run(schema=oldest).landed == 10
     only_accept(True)
     target.send([{"id": each, "score": each} for each in range(5, 20)])
-    assert target.run(schema="id INT NOT NULL, score INT") == Totals(landed=10, filtered=5)
+    assert target.run(schema=oldest) == Totals(landed=10, filtered=5)
     target.send([{"id": each, "score": 2**40 + each, "extra": f"x{each}"} for each in range(15, 30)], 1)
-    assert target.run(schema="id BIGINT NOT NULL, score BIGINT, extra STRING") == Totals(landed=10, filtered=5)
+    newer = "id BIGINT NOT NULL, score BIGINT, extra STRING" if by_file else None
+    assert target.run(schema=newer) == Totals(landed=10, filtered=5)
     target.send([{"id": 2**40, "score": 1, "extra": "y", "late": True}, {"id": 3, "score": 2**41, "late": False}], 2)
     target.send([{"id": 2**40 + 1, "extra": "no score"}, {"id": 4, "extra": "no score"}], 2)
-    newest = "id BIGINT NOT NULL, score BIGINT, extra STRING, late BOOLEAN"
+    newest = "id BIGINT NOT NULL, score BIGINT, extra STRING, late BOOLEAN" if by_file else None
     assert target.run(schema=newest) == Totals(landed=2, filtered=2)
-    with closing(sqlite3.connect(tmp_path / "landonce.dedup")) as connection:
+    with closing(sqlite3.connect(tmp_path / "a.store")) as connection:
         waiting = connection.execute(
             "SELECT schema_version, sum(accepted) FROM landonce_dedup_chunk GROUP BY 1 ORDER BY min(accepted_at), 2 DESC"
         ).fetchall()
-    assert sorted(count for _, count in waiting) == [2, 10, 20], "each event waits with its version"
+    by_version = [2, 10, 20] if by_file else [12, 20]
+    assert sorted(count for _, count in waiting) == by_version, "each event waits with its version"
     assert len(target.rows("id")) == 10
     only_accept(False)
     target.run(schema=newest)
     due = {each["id"]: (each.get("score"), each.get("extra"), each.get("late")) for each in target.events.values()}
     assert {row[0]: row[1:] for row in target.rows("id, score, extra, late")} == due
     assert len(target.rows("id")) == len(due) == 32
+    target.audited(schema=newest)
+
+
+def test_a_stored_block_lands_in_a_table_that_was_altered_since(
+    make: Callable[..., Target], clickhouse: LocalClickHouse
+) -> None:
+    """Its rows are those of the old columns. What waits behind it fills the new ones, and alters the table again."""
+    target = make("clickhouse", evolve=True)
+    target.send([{"id": 0, "score": 0}])
+    target.run(schema="id INT NOT NULL, score INT")
+    target.send([{"id": each, "score": each, "extra": f"x{each}"} for each in range(1, 5)])
+    table = target.sink["clickhouse"]["table"]
+    do(clickhouse.url, f"ALTER TABLE {table} ADD CONSTRAINT nothing CHECK id < 0")
+    with pytest.raises(landonce.errors.TargetRefused):
+        target.run(schema=None)
+    do(clickhouse.url, f"ALTER TABLE {table} DROP CONSTRAINT nothing")
+    do(clickhouse.url, f"ALTER TABLE {table} ADD COLUMN more Nullable(Int64), MODIFY COLUMN score Nullable(Int64)")
+    target.send([{"id": 2**40 + each, "score": 2**40, "late": True} for each in range(5)])
+    target.send([{"id": each, "score": -1} for each in range(5)], 1)
+    assert target.run(schema=None) == Totals(landed=5, filtered=5)
+    due = {each["id"]: (each["score"], each.get("extra"), None, each.get("late")) for each in target.events.values()}
+    assert {row[0]: row[1:] for row in target.rows("id, score, extra, more, late")} == due
+    assert len(target.rows("id")) == len(due) == 10
+    target.audited(schema=None)
 
 
 @pytest.mark.usefixtures("spark")

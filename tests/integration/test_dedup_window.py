@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +18,17 @@ import pytest
 import yaml
 from deliveries import letters, send
 
-from landonce.dedup import accept, comparing, run, store
+from landonce.dedup import accept, comparing, contents, run, store
+from landonce.dedup.operate import accepting_ledger
 from landonce.dedup.run import DedupTotals, run_pipeline
+from landonce.engine.driver import Driver
+from landonce.errors import Fenced, TargetUnavailable
 from landonce.local import LocalKafka
-from landonce.sinks.pipeline_file import parse
+from landonce.protocol.ledger import taken
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import Pipeline, parse
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 TTL = 80
 """Seconds. Keys are remembered for up to 90."""
 
@@ -43,6 +50,11 @@ class Window:
         send(self.kafka, self.topic, [{"id": each} for each in numbers], partition, timestamp=moment)
 
     def run(self, pipeline: str = "p", *, batch: int = 1000, **dedup: Any) -> DedupTotals:
+        totals = run_pipeline(self.file(pipeline, batch=batch, **dedup), once=True)
+        assert isinstance(totals, DedupTotals)
+        return totals
+
+    def file(self, pipeline: str = "p", *, batch: int = 1000, **dedup: Any) -> Pipeline:
         """Each pipeline has a table of its own; they share a scope."""
         kafka = {"bootstrap_servers": self.kafka.bootstrap_servers, "topics": [self.topic], "schema": "id BIGINT"}
         document = {
@@ -51,12 +63,39 @@ class Window:
             "sink": {"sql": {"url": "sqlite:///target.db", "table": pipeline, "create": True}},
             "dedup": {"key": ["id"], "scope": "s", "ttl": TTL, "store": {"sqlite": "store"}, **dedup},
             "batch": {"interval": "0s", "max_rows": batch},
-            "dead_letters": {"path": f"dead-{pipeline}"},
+            "dead_letters": {"path": f"dead-{pipeline}", "limit": "100%"},
             "spark": {"master": "local[2]"},
         }
-        totals = run_pipeline(parse(yaml.safe_dump(document), self.folder / "p.yaml"), once=True)
-        assert isinstance(totals, DedupTotals)
-        return totals
+        return parse(yaml.safe_dump(document), self.folder / "p.yaml")
+
+    @contextmanager
+    def running(self, **dedup: Any) -> Iterator[list[BaseException]]:
+        """A run that goes on. Gives what it fails with."""
+        failed: list[BaseException] = []
+        drivers: list[Driver] = []
+
+        def run() -> None:
+            try:
+                run_pipeline(self.file(**dedup), ready=drivers.append)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            self.until(lambda: bool(drivers or failed))
+            yield failed
+        finally:
+            for each in drivers:
+                each.stopping.set()
+            thread.join(90)
+        assert not thread.is_alive()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        end = time.monotonic() + 90
+        while not done():
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
     def rows(self, pipeline: str = "p") -> Counter[int | None]:
         return Counter(each[0] for each in self._ask("target.db", f"SELECT id FROM {pipeline}"))
@@ -125,6 +164,99 @@ def test_keys_and_payloads_are_removed_when_their_time_is_over(window: Window) -
     assert window.rows() == Counter([*range(100), *range(50), 1000, 1001])
 
 
+def _expiring(window: Window, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """All keys have expired, each batch has time to remove one run, and 20 batches come. Gives what is there after each of them."""
+    window.send(range(100))
+    window.run()
+    window.ahead = TTL + 30
+    window.send([number for number in range(1000, 1100) for _ in range(2)])
+    for name in ("_CLEAN_FOR", "_CLEAN_EVERY"):
+        monkeypatch.setattr(accept, name, 0.0)
+    monkeypatch.setattr(accept, "TOGETHER", 1)
+    there: list[int] = []
+    clean = accept.OpenAccept.clean
+
+    def counted(opened: accept.OpenAccept, now: int) -> None:
+        clean(opened, now)
+        there.append(window.count("deduplication") - window.count("dedup_run"))
+
+    monkeypatch.setattr(accept.OpenAccept, "clean", counted)
+    return there
+
+
+def test_no_batch_waits_until_all_that_expired_is_removed(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = _expiring(window, monkeypatch)
+    assert window.run(batch=10).landed == 100
+    assert left[0] > 10, "the first batch waits for one run only"
+    assert all(before - after in (0, 1) for before, after in pairwise(left))
+    assert left[-1] == 0
+    assert window.count("dedup_run", "sum(key_count)") == 100
+
+
+def test_what_expired_is_removed_after_the_store_was_away(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    _expiring(window, monkeypatch)
+    forget, calls = contents.Contents.forget_runs, iter(range(1000))
+
+    def away(opened: contents.Contents, runs: Iterable[Any]) -> None:
+        listed = list(runs)
+        if listed and next(calls) < 2:
+            raise TargetUnavailable("the store is away.")
+        forget(opened, listed)
+
+    monkeypatch.setattr(contents.Contents, "forget_runs", away)
+    totals = window.run(batch=10)
+    assert (totals.landed, totals.copies) == (100, 100)
+    assert window.count("deduplication") == window.count("dedup_run")
+
+
+KEPT = ("dedup_run", "deduplication", "dedup_chunk", "new_events", "dedup_copies", "batches", "batch_pieces")
+
+
+def _quiet(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (accept, run):
+        monkeypatch.setattr(module, "_CLEAN_EVERY", 0.1)
+    window.send([*range(100), *range(10)])
+    window.run(copies="keep")
+    assert all(window.count(each) for each in KEPT)
+
+
+def test_what_is_over_is_removed_although_no_record_comes(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    _quiet(window, monkeypatch)
+    with window.running(copies="keep", keep_sent="30s") as failed:
+        window.until(lambda: window.count("batches") > 0 and window.count("dedup_scope", "horizon") == 0)
+        window.ahead = TTL + 30
+        window.until(lambda: not any(map(window.count, KEPT)))
+        window.send(range(50))
+        window.until(lambda: sum(window.rows().values()) == 150)
+    assert failed == []
+    assert window.run().sentence().startswith("0 read")
+
+
+def test_a_driver_that_lost_the_store_removes_nothing(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was paused, and the owner may have another window by now."""
+    _quiet(window, monkeypatch)
+    before = [window.count(each) for each in KEPT[:5]]
+    idle, waits, goes = accept.OpenAccept.clean_while_idle, threading.Event(), threading.Event()
+
+    def paused(opened: accept.OpenAccept, held: Any) -> None:
+        waits.set()
+        assert goes.wait(60)
+        idle(opened, held)
+
+    monkeypatch.setattr(accept.OpenAccept, "clean_while_idle", paused)
+    with window.running(copies="keep") as failed:
+        window.until(lambda: waits.is_set() or bool(failed))
+        ledger = accepting_ledger(open_parts(window.file()))
+        state = ledger.load()
+        assert state is not None
+        ledger.change(state, taken(state, "another"))
+        window.ahead = TTL + 30
+        goes.set()
+        window.until(lambda: bool(failed))
+    assert [type(each) for each in failed] == [Fenced]
+    assert [window.count(each) for each in KEPT[:5]] == before
+
+
 def test_old_topics_can_be_read_by_a_new_scope(window: Window) -> None:
     """Their records are older than the window, and nothing is forgotten yet."""
     window.send(range(100), ago=10 * TTL)
@@ -135,7 +267,8 @@ def test_old_topics_can_be_read_by_a_new_scope(window: Window) -> None:
 
 def test_whatever_there_is_to_remove_is_removed(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step removes few rows, and a round takes as many steps as it needs."""
-    monkeypatch.setattr(store, "_AT_ONCE", 3)
+    for module in (contents, store):
+        monkeypatch.setattr(module, "AT_ONCE", 3)
     window.send(range(200))
     window.send(range(100, 300), partition=1)
     window.run(batch=20, payloads="sent", keep_sent="1d")
@@ -164,6 +297,23 @@ def test_batches_of_nothing_but_copies_leave_nothing_in_the_store(window: Window
         window.send(range(100), partition=1)
         assert window.run(batch=20).copies == 100
     assert [window.count(table) for table in ("new_events", "deduplication", "dedup_chunk")] == before
+
+
+def test_copies_are_kept_as_long_as_keys(window: Window) -> None:
+    window.send([*range(10), *range(10)])
+    assert window.run(copies="keep").copies == 10
+    window.ahead = TTL - 10
+    window.send([*range(5), 1000])
+    assert window.run(copies="keep").copies == 5
+    assert window.count("dedup_copies") == 2, "both batches found some"
+    window.ahead = TTL + 30
+    window.send([1001])
+    window.run()
+    assert window.count("dedup_copies") == 1
+    window.ahead = 2 * TTL + 40
+    window.send([1002])
+    window.run()
+    assert window.count("dedup_copies") == 0
 
 
 def test_records_without_a_key_may_be_events_of_their_own(window: Window) -> None:

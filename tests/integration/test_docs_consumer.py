@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.local import LocalKafka
+from landonce.testing import OFFSET_CASES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "consumer.md").read_text()
@@ -24,6 +25,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240
 
 def test_the_example_is_the_one_on_the_page() -> None:
     assert (ROOT / "examples" / "consumer" / "payments.py").read_text() in PAGE
+
+
+def test_the_own_handler_on_the_page_passes_its_suite(tmp_path: Path) -> None:
+    assert (ROOT / "examples" / "consumer" / "own_offsets.py").read_text() in PAGE
+    for kind, block in BLOCKS:
+        if kind == "python":
+            (tmp_path / re.match(r"# ([\w.]+)", block)[1]).write_text(block)  # type: ignore[index]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own_offsets.py"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert f"{len(OFFSET_CASES)} passed" in done.stdout, done.stdout + done.stderr
+    assert f"{len(OFFSET_CASES)} cases" in PAGE
 
 
 def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ FILES = ("produce.py", "placed.yaml")
 
 @pytest.mark.parametrize("spark", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "spark"])
 def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path, spark: bool) -> None:
-    assert run_page("dedup.md", kafka, ("placed",), tmp_path, spark=spark) >= 14
+    assert run_page("dedup.md", kafka, ("placed", "sold"), tmp_path, spark=spark) >= 17
 
 
 def test_the_example_is_true(kafka: LocalKafka, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pages import run_page
+from s3_server import ACCESS_KEY, SECRET_KEY, LocalS3
 
 from landonce.local import LocalKafka
 
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900
 
 
 @pytest.mark.parametrize("spark", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "spark"])
-def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path, spark: bool) -> None:
+def test_the_page_is_true(kafka: LocalKafka, s3: LocalS3, tmp_path: Path, spark: bool) -> None:
     ran = run_page(
         "iceberg.md",
         kafka,
@@ -22,5 +23,9 @@ def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path, spark: bool) -> Non
         spark=spark,
         needs_spark="run customers.yaml",
         CATALOG_CREDENTIAL="a:b",
+        PWD=str(tmp_path),
+        S3_ENDPOINT=s3.endpoint,
+        S3_KEY=ACCESS_KEY,
+        S3_SECRET=SECRET_KEY,
     )
-    assert ran >= 15
+    assert ran >= 18

@@ -52,6 +52,6 @@ def test_the_page_is_true(installed: Path, kafka: LocalKafka, tmp_path: Path) ->
     assert run_page("install.md", kafka, ("clicks",), tmp_path, **environment) == 2
 
 
-@pytest.mark.parametrize("name", ["clickhouse", "iceberg", "postgres", "local", "mysql", "ydb", "testing"])
+@pytest.mark.parametrize("name", ["clickhouse", "iceberg", "postgres", "local", "mysql", "protobuf", "ydb", "testing"])
 def test_every_extra_is_explained(name: str) -> None:
     assert f"`landonce[{name}]`" in PAGE

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 import yaml
 from deliveries import send
+from pyiceberg.catalog import load_catalog
 
 from landonce.engine.pipeline import run_pipeline
 from landonce.local import LocalKafka
@@ -69,6 +70,38 @@ def sqlite_target(request: pytest.FixtureRequest) -> Target:
 def target(request: pytest.FixtureRequest) -> Target:
     made: Target = request.param(request)
     return made
+
+
+def test_the_queries_tell_both_kinds_apart_in_iceberg(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """With the other name of the column, as the page says. The rows are those that Iceberg's own reader gives."""
+    topic, file = new_topic(2), tmp_path / "p.yaml"
+    source = {"bootstrap_servers": kafka.bootstrap_servers, "topics": [topic]}
+    source["schema"] = "shop STRING, order_id BIGINT, amount DOUBLE"
+    sink = {"iceberg": {"table": "db.placed", "create": True}}
+    document = {"pipeline": "p", "source": {"kafka": source}, "sink": sink}
+    send(kafka, topic, [*map(order, range(20)), order(3)], partition=0)
+    send(kafka, topic, [order(11)], partition=1)
+    run_pipeline(parse(yaml.safe_dump(document), file), once=True)
+    lake = tmp_path / "lake"
+    table = load_catalog(
+        "landonce", type="sql", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}"
+    ).load_table("db.placed")
+    table.append(table.scan("_offset = 5 and _kafka_partition = 0").to_arrow())
+    names = ("_topic", "_kafka_partition", "_offset", "shop", "order_id", "amount")
+    rows = [tuple(row[name] for name in names) for row in table.scan().to_arrow().to_pylist()]
+    with closing(sqlite3.connect(":memory:")) as reader:
+        reader.execute(f"CREATE TABLE placed ({', '.join(names)})")
+        reader.executemany("INSERT INTO placed VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+        def ask(query: str) -> list[tuple[Any, ...]]:
+            return reader.execute(re.sub(r"\b_partition\b", "_kafka_partition", query)).fetchall()
+
+        assert ask(DELIVERED) == [(topic, 0, 5, 2)]
+        assert ask(PRODUCED) == [("shop-0", 3, 2, 1, 1, 3, 20), ("shop-2", 11, 2, 1, 2, 0, 11)]
+        assert ask(COUNTED) == [(23, 22, 20)]
+        assert sorted(ask(EACH_ONCE)) == sorted((f"shop-{n % 3}", n, n / 4) for n in range(20))
 
 
 def order(number: int) -> dict[str, Any]:

@@ -117,13 +117,16 @@ def test_a_pipeline_file_names_the_sink(
     installed: Path, plain: Callable[..., str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=2)
+    """With the ledger of the same package, which its workers open, too."""
     landed = tmp_path / "landed"
     landed.mkdir()
+    (tmp_path / "ledgers").mkdir()
     (tmp_path / "pipeline.yaml").write_text(
         f"""
 pipeline: example
 source: {{kafka: {{bootstrap_servers: "{kafka.bootstrap_servers}", topics: [{topic}], schema: id BIGINT NOT NULL}}}}
 sink: {{wrapped: {{sink: jsonl, options: {{path: "{landed}"}}}}}}
+ledger: {{plugin: {{name: folder, options: {{path: ledgers}}}}}}
 spark: {{master: "local[2]"}}
 """
     )
@@ -133,6 +136,8 @@ spark: {{master: "local[2]"}}
     found = [json.loads(line) for file in landed.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert sorted(each["id"] for each in found) == list(range(150))
     assert sorted(each["_offset"] for each in found if each["_partition"] == 0) == list(range(75))
+    kept = json.loads((tmp_path / "ledgers" / "example.json").read_text().splitlines()[0])
+    assert [position[-1] for position in kept["positions"]] == [75, 75]
 
 
 def duckdb_rows(folder: Path) -> list[tuple[int, int, int]]:

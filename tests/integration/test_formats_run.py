@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import psycopg
 import pytest
 import yaml
 from confluent_kafka import Producer
 from deliveries import ask, letters
+from pyiceberg.catalog import load_catalog
 
 import landonce
 from landonce.check import check_pipeline
@@ -23,7 +29,7 @@ from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline, parse
 from landonce.verify.audit import opened_audit
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 NOW = int(time.time()) * 1000
 """Kafka removes records that are older than a topic keeps them."""
@@ -146,6 +152,158 @@ def test_every_other_sink_takes_them(
         assert (word, key, value) == ("x", '{"id":1}', framed + b'{"word":"x"}')
 
 
+WORDS = {
+    "type": "record",
+    "name": "Word",
+    "fields": [{"name": "id", "type": "long"}, {"name": "word", "type": ["null", "string"]}],
+}
+PROTO = 'syntax = "proto3"; message Word { int64 id = 1; optional string word = 2; }'
+COLUMNS = {"columns": ["id", "word"]}
+SCHEMA = {"schema": "id BIGINT NOT NULL, word STRING"}
+
+
+def avro_body(number: int, word: str | None) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(WORDS), {"id": number, "word": word})
+    return stream.getvalue()
+
+
+OTHERS: dict[str, tuple[dict[str, Any], tuple[bytes, ...], list[tuple[Any, ...]], str]] = {
+    "tsv": (
+        {"format": {"tsv": COLUMNS}, **SCHEMA},
+        (b"1\ta,b", b"2\t", b"3"),
+        [(1, "a,b"), (2, None)],
+        "has 1 value, not 2",
+    ),
+    "csv": (
+        {"format": {"csv": COLUMNS}, **SCHEMA},
+        (b'1,"a,b"', b"2,", b"three,c"),
+        [(1, "a,b"), (2, None)],
+        "field 'id' is not a valid BIGINT",
+    ),
+    "string": (
+        {"format": "string", "schema": "_value STRING"},
+        ("ü".encode(), b"", b"\xff"),
+        [("ü",), ("",)],
+        "field '_value' is not valid UTF-8",
+    ),
+    "avro": (
+        {"format": {"avro": {"schema": "word.avsc"}}, **SCHEMA},
+        (avro_body(1, "a,b"), avro_body(2, None), b"\xff"),
+        [(1, "a,b"), (2, None)],
+        "field 'id' is cut off",
+    ),
+    "protobuf": (
+        {"format": {"protobuf": {"schema": "word.proto"}}, **SCHEMA},
+        (b"\x08\x01\x12\x03a,b", b"\x08\x02", b"\x08\xff"),
+        [(1, "a,b"), (2, None)],
+        "not a valid Word: it ends inside field 'id'",
+    ),
+}
+"""The source, records of which the last is bad, the rows of the others, and how the reason begins."""
+
+
+@pytest.mark.parametrize("section", ["wrapped", "sql", "iceberg"])
+@pytest.mark.parametrize("format_", OTHERS)
+def test_every_format_lands_in_every_other_sink(
+    format_: str, section: str, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source, values, rows, reason = OTHERS[format_]
+    topic = new_topic(partitions=1)
+    produce(kafka, topic, *((None, each, []) for each in values))
+    (tmp_path / "word.avsc").write_text(json.dumps(WORDS))
+    (tmp_path / "word.proto").write_text(PROTO)
+    sinks: dict[str, Any] = {
+        "wrapped": {},
+        "sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "words", "create": True},
+        "iceberg": {"table": "db.words", "create": True},
+    }
+    config = pipeline(kafka, tmp_path, topic, {section: sinks[section]}, **source)
+    columns = ("id", "word") if len(rows[0]) == 2 else ("_value",)
+    file = str(tmp_path / "pushed")
+
+    def push(block: landonce.PushedBlock) -> None:
+        from pathlib import Path
+
+        with Path(file).open("ab") as pushed:
+            pushed.write(block.json_lines())
+
+    if section == "wrapped":
+        totals = landonce.run_pipeline(config, sink=landonce.wrap(push, idempotent=True), once=True)
+        assert (totals.landed, totals.dead_lettered) == (2, 1)
+        found = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    else:
+        assert landed(config) == (2, 1)
+    if section == "sql":
+        with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+            connection.row_factory = sqlite3.Row
+            found = [dict(each) for each in connection.execute("SELECT * FROM words ORDER BY _offset")]
+    if section == "iceberg":
+        lake = tmp_path / "lake"
+        catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
+        found = catalog.load_table("db.words").scan().to_arrow().sort_by("_offset").to_pylist()
+    assert [tuple(each[name] for name in columns) for each in found] == rows
+    (letter,) = letters(tmp_path / "dead")
+    assert letter["offset"] == 2
+    assert letter["reason"].startswith(reason)
+
+
+RECORD_COLUMNS = ["_key", "_headers", "_timestamp", "_value", "_record_type"]
+
+
+@pytest.mark.parametrize("section", ["clickhouse", "iceberg", "sql"])
+def test_what_a_record_is_beside_its_fields_is_read_back(
+    section: str,
+    clickhouse: LocalClickHouse,
+    new_database: Callable[[], str],
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    """The key, headers, time and value are as Kafka has them, and the type is the full name in the record's schema."""
+    topic = new_topic(partitions=1)
+    one, two = avro_body(1, "x"), avro_body(2, None)
+    produce(kafka, topic, (b"k\xff\0", one, [("h", b"a"), ("h", b"\xfe"), ("i", b"")]), (None, two, []))
+    (tmp_path / "word.avsc").write_text(json.dumps({**WORDS, "namespace": "shop"}))
+    table, url = f"beside_{topic}".replace("-", "_"), new_database()
+    sinks: dict[str, Any] = {
+        "clickhouse": {"url": clickhouse.url, "table": table, "create": True},
+        "iceberg": {"table": f"db.{table}", "create": True},
+        "sql": {"url": url, "table": table, "create": True},
+    }
+    source: dict[str, Any] = {"format": {"avro": {"schema": "word.avsc"}}, "record_columns": RECORD_COLUMNS}
+    if section == "sql":  # which makes no column of a map that is not declared
+        parts = "_key BINARY, _headers MAP<STRING, BINARY>, _timestamp TIMESTAMP, _value BINARY, _record_type STRING"
+        source = {"format": source["format"], "schema": f"id BIGINT NOT NULL, word STRING, {parts}"}
+    config = pipeline(kafka, tmp_path, topic, {section: sinks[section]}, **source)
+    assert landed(config) == (2, 0)
+    if section == "clickhouse":
+        asked = "hex(_key), mapApply((k, v) -> (k, hex(v)), _headers), toUnixTimestamp64Milli(_timestamp), hex(_value), _record_type"
+        found = rows_of(clickhouse, f"SELECT {asked} FROM {table} ORDER BY id")
+        assert found == [
+            ("6BFF00", {"h": "FE", "i": ""}, NOW, one.hex().upper(), "shop.Word"),
+            (None, {}, NOW + 1, two.hex().upper(), "shop.Word"),
+        ]
+        return
+    if section == "iceberg":
+        lake = tmp_path / "lake"
+        catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
+        rows = catalog.load_table(f"db.{table}").scan().to_arrow().sort_by("id").to_pylist()
+        found = [tuple(each[name] for name in RECORD_COLUMNS) for each in rows]
+        found = [(key, dict(headers), moment, *rest) for key, headers, moment, *rest in found]
+        headers: list[dict[str, Any]] = [{"h": b"\xfe", "i": b""}, {}]
+    else:
+        with psycopg.connect(url.replace("+psycopg", "")) as connection:
+            found = connection.execute(f"SELECT {', '.join(RECORD_COLUMNS)} FROM {table} ORDER BY id").fetchall()  # type: ignore[arg-type]
+        headers = [{"h": "/g==", "i": ""}, {}]  # base64, as bytes are in JSON
+    moments = [datetime.fromtimestamp((NOW + at) // 1000, timezone.utc) for at in (0, 1)]
+    moments = [each.replace(microsecond=(NOW + at) % 1000 * 1000) for at, each in enumerate(moments)]
+    assert found == [
+        (b"k\xff\0", headers[0], moments[0], one, "shop.Word"),
+        (None, headers[1], moments[1], two, "shop.Word"),
+    ]
+
+
 def test_expressions_use_the_columns_of_the_record(
     clickhouse: LocalClickHouse, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -216,6 +374,141 @@ def test_values_in_another_form_land_exactly(
             rows = connection.execute(f"SELECT id, at, price, note FROM {table} ORDER BY id").fetchall()
         assert rows == CONVERTED
     assert sorted((each["offset"], each["reason"]) for each in letters(tmp_path / "dead")) == INEXACT
+
+
+CHANGED = (
+    (b'"1"', b'{"id":"1","at":1700000000250,"price":"2.5"}'),
+    (b"2", b'{"id":2,"at":"2026-11-18T10:00:00+02:00","price":3}'),
+    (b"1", b'{"id":1.0,"at":null,"price":"4"}'),
+    (b'{"id":"2.0"}', None),
+    (b"3", b'{"id":3,"price":"x"}'),
+    (b"x", None),
+)
+
+
+@pytest.mark.parametrize("section", ["clickhouse", "sql", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_rows_change_by_converted_values(
+    section: str, clickhouse: LocalClickHouse, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """One record each per identity, however records and keys write it."""
+    topic = new_topic(partitions=1)
+    produce(kafka, topic, *((key, value, []) for key, value in CHANGED))
+    table = f"changed_{topic}".replace("-", "_")
+    upsert = {"mode": "upsert", "key": "id", "create": True}
+    sinks: dict[str, Any] = {
+        "clickhouse": {"url": clickhouse.url, "table": table, **upsert},
+        "sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": table, **upsert},
+        "iceberg": {"table": "db.changed", "create": True, "identity": "id", "changes": {"mode": "upsert"}},
+    }
+    schema = "id BIGINT NOT NULL, at TIMESTAMP, price DOUBLE"
+    config = pipeline(kafka, tmp_path, topic, {section: sinks[section]}, schema=schema, convert="fit")
+    assert landed(config) == (4, 2)
+    if section == "clickhouse":
+        rows = rows_of(clickhouse, f"SELECT id, at, price FROM {table} FINAL")
+        assert [(int(one), *rest) for one, *rest in rows] == [(1, None, 4.0)]
+    if section == "sql":
+        with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+            assert connection.execute(f"SELECT id, at, price FROM {table}").fetchall() == [(1, None, 4.0)]
+    assert sorted((each["offset"], each["reason"]) for each in letters(tmp_path / "dead")) == [
+        (4, "field 'price' is not a valid DOUBLE"),
+        (5, "a tombstone whose key is not BIGINT"),
+    ]
+
+
+def test_debeziums_rows_are_converted(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    """Keys, decimals and times in the forms that Debezium's options give them, with Connect's schema around them or not."""
+    topic = new_topic(partitions=1)
+    row: dict[str, Any] = {"id": "1", "price": "2.50", "at": 1_700_000_000_250_000, "day": 20410}
+    envelopes = [
+        {"op": "c", "before": None, "after": row},
+        {"payload": {"op": "u", "before": row, "after": {**row, "id": 1, "price": 3}}},
+        {"op": "c", "before": None, "after": {**row, "id": 2}},
+        {"op": "d", "before": {"id": "2.0"}, "after": None},
+        {"op": "c", "before": None, "after": {**row, "id": 3.5}},
+    ]
+    produce(kafka, topic, *((None, json.dumps(each).encode(), []) for each in envelopes))
+    upsert = {"mode": "upsert", "key": "id", "changes": {"mode": "debezium"}}
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True, **upsert}}
+    schema = "id BIGINT, price DOUBLE, at TIMESTAMP, day DATE"
+    assert landed(pipeline(kafka, tmp_path, topic, sink, schema=schema, convert="fit")) == (4, 1)
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        rows = connection.execute("SELECT id, price, at, day FROM t").fetchall()
+    assert rows == [(1, 3.0, "2023-11-14 22:13:20.250000", "2025-11-18")]
+    (letter,) = letters(tmp_path / "dead")
+    assert letter["reason"] == "field 'after.id' has a fraction, which BIGINT cannot hold"
+
+
+def test_a_table_grows_while_values_are_converted(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """By a new field, and by a number that needs more bits. From then on, they take other forms, too."""
+    topic = new_topic(partitions=1)
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True, "evolve": True}}
+    config = pipeline(kafka, tmp_path, topic, sink, schema="id BIGINT NOT NULL, n INT", convert="fit")
+    produce(kafka, topic, (None, b'{"id":"1","n":"2"}', []))
+    assert landed(config) == (1, 0)
+    config = pipeline(kafka, tmp_path, topic, sink, convert="fit")
+    produce(kafka, topic, (None, b'{"id":"2","n":5000000000,"more":5}', []))
+    assert landed(config) == (1, 0)
+    produce(kafka, topic, (None, b'{"id":3.0,"n":"6000000000","more":"6"}', []))
+    assert landed(config) == (1, 0)
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        rows = connection.execute("SELECT id, n, more FROM t ORDER BY id").fetchall()
+    assert rows == [(1, 2, None), (2, 5_000_000_000, 5), (3, 6_000_000_000, 6)]
+
+
+def test_a_clickhouse_table_grows_with_the_schema_of_avro_records(
+    clickhouse: LocalClickHouse, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """The second version adds a field and widens two. Records of the first version that come later land, too."""
+    versions = [
+        {
+            "type": "record",
+            "name": "Sale",
+            "fields": [{"name": "id", "type": "int"}, {"name": "price", "type": "float"}],
+        },
+        {
+            "type": "record",
+            "name": "Sale",
+            "fields": [
+                {"name": "id", "type": "long"},
+                {"name": "price", "type": "double"},
+                {"name": "note", "type": ["null", "string"], "default": None},
+            ],
+        },
+    ]
+    for number, version in enumerate(versions):
+        (tmp_path / f"v{number}.avsc").write_text(json.dumps(version))
+
+    def body(version: int, **values: Any) -> bytes:
+        schema, stream = fastavro.parse_schema(versions[version]), io.BytesIO()
+        canonical = fastavro.schema.to_parsing_canonical_form(schema)
+        fastavro.schemaless_writer(stream, schema, values)
+        return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")) + stream.getvalue()
+
+    topic = new_topic(partitions=1)
+    table = f"grows_{topic}".replace("-", "_")
+    ask_for = {"url": clickhouse.url, "table": table, "create": True, "evolve": True}
+    format_ = {"avro": {"schema": ["v0.avsc", "v1.avsc"], "framing": "single-object"}}
+    config = pipeline(kafka, tmp_path, topic, {"clickhouse": ask_for}, format=format_)
+    produce(kafka, topic, (None, body(0, id=1, price=0.5), []))
+    assert landed(config) == (1, 0)
+    newer = body(1, id=2**40, price=0.1, note="x"), body(0, id=3, price=1.5), body(1, id=4, price=0.2, note=None)
+    produce(kafka, topic, *((None, each, []) for each in newer), (None, b"\xc3\x01no schema", []))
+    assert landed(config) == (3, 1)
+    rows = rows_of(clickhouse, f"SELECT id, price, note FROM {table} ORDER BY _offset")
+    assert rows == [(1, 0.5, None), (2**40, 0.1, "x"), (3, 1.5, None), (4, 0.2, None)]
+
+
+def test_lines_change_rows(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    topic = new_topic(partitions=1)
+    lines = ((b"1", b"1,a"), (b"2", b"2,b"), (b"1", b"1,c"), (b"2", None), (b"3", b"x,d"))
+    produce(kafka, topic, *((key, value, []) for key, value in lines))
+    sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True, "mode": "upsert", "key": "id"}}
+    source: dict[str, Any] = {"format": {"csv": {"columns": ["id", "word"]}}, "schema": "id BIGINT, word STRING"}
+    assert landed(pipeline(kafka, tmp_path, topic, sink, **source)) == (4, 1)
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        assert connection.execute("SELECT id, word FROM t").fetchall() == [(1, "c")]
 
 
 def test_strict_makes_dead_letters_of_them(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from jvms import iceberg_session
 from pipelines import landonce
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.name_mapping import MappedField, NameMapping
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
 from pyspark.sql import SparkSession
 from small_lakes import Heard, SmallLake, by_spark, once, reading
 
@@ -24,6 +46,7 @@ from landonce.engine import committing, transform, workers
 from landonce.errors import ConfigError, Halt, RollbackRefused, TableUnfit, TargetAhead, TransformFailed, Unbalanced
 from landonce.local import LocalKafka
 from landonce.protocol.steps import Effect, Step
+from landonce.sinks.iceberg.types import COORDINATE_TYPES
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -412,6 +435,78 @@ def test_what_arrow_does_not_write_spark_does(
     assert sorted(row.id for row in rows) == list(range(20))
     assert not list(lake.folder.glob("lake/db/t/landonce-staged/*")), "what waited for Spark is removed"
     assert set(table.metadata.refs) == {"main"}, "staging branches are gone"
+
+
+OF_SPARK: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
+    "b": (BooleanType(), [True, False], [True, False], [1]),
+    "i": (IntegerType(), [-(2**31), 2**31 - 1], [-(2**31), 2**31 - 1], [2**31]),
+    "l": (LongType(), [-(2**63), 2**63 - 1], [-(2**63), 2**63 - 1], [2**63]),
+    "f": (FloatType(), [0.5, -1.25], [0.5, -1.25], [2**24 + 1]),
+    "d": (DoubleType(), [5e-324, 1.7976931348623157e308], [5e-324, 1.7976931348623157e308], [2**53 + 1]),
+    "n": (DecimalType(38, 10), ["9" * 28 + "." + "9" * 10, "-0.0000000001"], [Decimal("9" * 28 + "." + "9" * 10), Decimal("-1E-10")], ["0.00000000001"]),
+    "day": (DateType(), ["0001-01-01", "9999-12-31"], [date(1, 1, 1), date(9999, 12, 31)], ["2026-02-30"]),
+    "at": (TimestamptzType(), ["1969-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"], [datetime(1969, 12, 31, 23, 59, 59, 999999, timezone.utc), datetime(1, 1, 1, tzinfo=timezone.utc)], ["2026-01-01T00:00:00.0000001Z"]),
+    "bare": (TimestampType(), ["9999-12-31T23:59:59.999999", "1582-10-10T00:00:00"], [datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(1582, 10, 10)], [0]),
+    "s": (StringType(), ["", "\0😀é\n"], ["", "\0😀é\n"], [1]),
+    "u": (UUIDType(), [str(UUID(int=0)), str(UUID(int=2**128 - 1))], [UUID(int=0), UUID(int=2**128 - 1)], ["x"]),
+    "raw": (BinaryType(), ["", "/w=="], [b"", b"\xff"], ["AAA"]),
+    "four": (FixedType(4), ["AAAAAA==", "/////w=="], [b"\0\0\0\0", b"\xff\xff\xff\xff"], ["AAAA"]),
+    "list": (ListType(50, LongType(), element_required=False), [[], [1, None]], [[], [1, None]], [["x"]]),
+    "struct": (StructType(NestedField(51, "x", DateType())), [{}, {"x": "2026-01-31"}], [{"x": None}, {"x": date(2026, 1, 31)}], [{"x": 1}]),
+    "by": (MapType(52, IntegerType(), 53, StringType(), value_required=False), [{}, {"-1": None}], [[], [(-1, None)]], [{"x": ""}]),
+}  # fmt: skip
+"""Of each type: values in JSON, the same in the table, and values that do not fit."""
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_every_type_of_sparks_writer(lake: SmallLake, version: int) -> None:
+    """In version 2 with a Bloom filter. In version 3 beside a column that no record can fill, and one that is required and has a default. PyIceberg's scan
+    is the oracle."""
+    columns = [NestedField(at, name, each[0]) for at, (name, each) in enumerate(OF_SPARK.items(), 1)]
+    columns += [NestedField(at, name, kind) for at, (name, kind) in enumerate(COORDINATE_TYPES.items(), 40)]
+    lake.catalog.create_namespace("db")
+    properties = {"write.parquet.bloom-filter-enabled.column.l": "true"} if version == 2 else {}
+    table = lake.catalog.create_table("db.t", Schema(*columns), properties=properties)
+    if version == 3:
+        later = {"id": 200, "name": "later", "required": False, "type": "unknown"}
+        must = {
+            "id": 201,
+            "name": "must",
+            "required": True,
+            "type": "string",
+            "initial-default": "none",
+            "write-default": "none",
+        }
+        raise_version(lake, table, [later, must])
+    lake.schema = None
+    lake.write_file({"table": "db.t"})
+    good = [{name: each[1][at] for name, each in OF_SPARK.items()} for at in (0, 1)]
+    bad = [{name: value} for name, each in OF_SPARK.items() for value in each[3]]
+    more = [{"later": 1}, {"later": None, "must": "given"}] if version == 3 else []
+    lake.produce([*good, {}, *bad, *more])
+    totals = lake.run()
+    assert (totals.landed, totals.dead_lettered) == (3 + len(more) // 2, len(bad) + len(more) // 2)
+    rows = lake.rows("db.t")
+    wanted = [{name: each[2][at] for name, each in OF_SPARK.items()} for at in (0, 1)]
+    for row, want in zip(rows, [*wanted, dict.fromkeys(OF_SPARK)], strict=False):
+        for name in want:
+            assert row[name] == want[name], name
+    reasons = {letter["reason"] for letter in lake.letters()}
+    if version == 3:
+        assert [(row["later"], row["must"]) for row in rows] == [(None, "none")] * 3 + [(None, "given")]
+        assert "field 'later' has a value, and its column is unknown, which no record can fill exactly" in reasons
+
+
+def raise_version(lake: SmallLake, table: Table, added: list[dict[str, Any]]) -> None:
+    """Makes the table one of format version 3, with these columns more: PyIceberg cannot."""
+    old = table.metadata_location.removeprefix("file://")
+    metadata = json.loads(Path(old).read_text())
+    metadata["schemas"][0]["fields"] += added
+    new = f"{old.removesuffix('.metadata.json')}-v3.metadata.json"
+    text = json.dumps({**metadata, "format-version": 3, "next-row-id": 0, "last-column-id": 300})
+    Path(new).write_text(text)
+    with sqlite3.connect(lake.folder / "lake/catalog.db") as database:
+        database.execute("UPDATE iceberg_tables SET metadata_location = ?", (f"file://{new}",))
 
 
 def test_upserts_merge_by_identity(lake: SmallLake, session: SparkSession) -> None:

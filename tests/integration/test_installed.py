@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,14 +16,19 @@ from confluent_kafka import Producer
 
 from landonce.local import LocalClickHouse, LocalKafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 CHECKOUT = Path(__file__).parents[2]
+LOCK = CHECKOUT / "requirements.lock"
 OTHERS = (
     "pyiceberg",
     "fastavro",
     "psycopg",
     "adbc_driver_postgresql",
     "pymysql",
+    "ydb_sqlalchemy",
+    "ptars",
+    "grpc_tools",
+    "pyroaring",
     "chdb",
     "clickhouse_connect",
     "pytest",
@@ -47,8 +53,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeed(sys.executable, "-m", "pip", *building, folder=folder)
     [wheel] = folder.glob("landonce-*.whl")
     succeed(sys.executable, "-m", "venv", folder / "env", folder=folder)
+    pins = folder / "pins.txt"
+    pins.write_text(
+        "".join(f"{each}\n" for each in re.findall(r"^([a-z0-9][^\\\n]*==[^\\\n]*)", LOCK.read_text(), re.M))
+    )
     wanted = f"landonce[clickhouse] @ {wheel.as_uri()}"
-    succeed(folder / "env/bin/pip", "install", "--quiet", wanted, folder=folder)
+    words = ("pip", "install", "--quiet", "--python", folder / "env/bin/python", "--constraint", pins, wanted)
+    succeed(Path(sys.executable).parent / "uv", *words, folder=folder)
     return folder / "env/bin"
 
 

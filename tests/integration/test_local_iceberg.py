@@ -27,7 +27,7 @@ from landonce.local import LocalKafka
 from landonce.local.postgres import LocalPostgres
 from landonce.sinks.iceberg.catalog import CatalogSpec
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 _COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 _LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1"}

@@ -17,7 +17,7 @@ from landonce.local import postgres as module
 from landonce.local.postgres import LocalPostgres
 from landonce.local.server import is_open
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 _START_AND_DIE = """
 import os, signal, sys

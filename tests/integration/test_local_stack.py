@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from landonce.local import LocalClickHouse, LocalKafka, LocalStackError, LocalUser, down, status, up
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
@@ -45,7 +45,7 @@ def make_topic(bootstrap: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=20)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -230,7 +230,7 @@ def test_clickhouse_reads_kafka_with_its_own_engine(
     )
     clickhouse.ask(f"CREATE MATERIALIZED VIEW {table}_view TO {table} AS SELECT n FROM {table}_queue")
     try:
-        assert wait_until(lambda: clickhouse.ask(f"SELECT sum(n) FROM {table}") == "3\n", seconds=30)
+        assert wait_until(lambda: clickhouse.ask(f"SELECT sum(n) FROM {table}") == "3\n")
     finally:
         clickhouse.ask(f"DROP VIEW {table}_view SYNC")
         clickhouse.ask(f"DROP TABLE {table}_queue SYNC", timeout=30)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import ask, send
-from orders import DOCUMENTS, MIXED, encoded, orders, text, typed
+from orders import DOCUMENTS, MIXED, encoded, orders, text, typed, with_news
 from pipelines import Said, landonce
 from pyiceberg.catalog import load_catalog
 from sql_runs import Ask, asking_postgres, asking_sqlite
@@ -23,7 +23,10 @@ from landonce.local import LocalClickHouse, LocalKafka
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COUNT = 1500
-"""In each of two partitions: the last third comes after the sample."""
+"""In each of two partitions: the last third comes after the sample, and has more fields."""
+SAMPLED = 1000
+NEWS = "customer.tier, gift"
+"""Fields that come after the sample, where an object is not kept as a document."""
 PLAIN = ("id", "number", "placed_at", "day", "paid", "total")
 Orders = dict[tuple[int, int], dict[str, Any]]
 """By partition and offset."""
@@ -36,7 +39,7 @@ def sent(kafka: LocalKafka) -> tuple[str, Orders]:
     topic = "nested-orders"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=1)])[topic].result(timeout=30)
-    made = orders(2 * COUNT)
+    made = [with_news(each) if each["id"] % COUNT >= SAMPLED else each for each in orders(2 * COUNT)]
     found = {}
     for partition in (0, 1):
         for each in send(kafka, topic, map(encoded, made[partition * COUNT : (partition + 1) * COUNT]), partition):
@@ -60,7 +63,7 @@ def land(
         assert said.code == 0, said.out + said.err
         return said
 
-    def whole_life(sink: dict[str, Any], **more: Any) -> None:
+    def whole_life(sink: dict[str, Any], news: str, **more: Any) -> None:
         document: dict[str, Any] = {
             "pipeline": "orders",
             "source": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topics": [sent[0]]}},
@@ -78,6 +81,8 @@ def land(
             assert "values of different kinds" in said
             assert "coupon JSON: absent or null 2,000×; kept as JSON text: no value was seen yet" in said
             assert 'schema: "id BIGINT, number STRING, placed_at TIMESTAMP, day DATE, ' in said
+        said = [each["what"] for each in events if each["event"] == "trouble" and "no column" in each["what"]]
+        assert [each.partition(". ")[0] for each in said] == [f"fields that no column takes: {news}"], "once per run"
         assert not list((tmp_path / "dead").glob("*.jsonl"))
         (line,) = [each for each in inferred.splitlines() if each.startswith("  schema: ")]
         document["source"]["kafka"].update(yaml.safe_load(line))
@@ -93,7 +98,11 @@ def test_clickhouse(
     land: Callable[..., None], sent: tuple[str, Orders], clickhouse: LocalClickHouse, new_table: Callable[[], str]
 ) -> None:
     table = new_table()
-    land({"clickhouse": {"url": clickhouse.url, "table": table, "create": True}}, ledger={"sqlite": "orders.ledger"})
+    land(
+        {"clickhouse": {"url": clickhouse.url, "table": table, "create": True}},
+        NEWS,
+        ledger={"sqlite": "orders.ledger"},
+    )
     rows = ask(clickhouse.url, f"SELECT * FROM {table}")
     held = {(row.pop("_partition"), row.pop("_offset")): row for row in rows}
     assert len(held) == len(rows) == 2 * COUNT
@@ -109,7 +118,7 @@ def test_clickhouse(
 
 
 def test_iceberg(land: Callable[..., None], sent: tuple[str, Orders], tmp_path: Path) -> None:
-    land({"iceberg": {"table": "db.orders", "create": True}})
+    land({"iceberg": {"table": "db.orders", "create": True}}, NEWS)
     lake = tmp_path / "lake"
     catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
     files = [each.file.file_path for each in catalog.load_table("db.orders").scan().plan_files()]
@@ -134,7 +143,7 @@ def test_sql(
     """Objects and arrays are JSON documents there, exactly as the records write them."""
     url = "sqlite:///t.db" if database == "sqlite" else request.getfixturevalue("new_database")()
     asking: Ask = asking_sqlite(tmp_path / "t.db") if database == "sqlite" else asking_postgres(url)
-    land({"sql": {"url": url, "table": "orders", "create": True}})
+    land({"sql": {"url": url, "table": "orders", "create": True}}, "gift")
     names = (*PLAIN, *DOCUMENTS, *MIXED)
     cast = "" if database == "sqlite" else "::text"
     listed = [*PLAIN, *(f"{name}{cast}" for name in (*DOCUMENTS, *MIXED))]

@@ -21,7 +21,7 @@ from landonce.protocol.ledger import LedgerState, Totals
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SPARK_WORKERS = True
 
 

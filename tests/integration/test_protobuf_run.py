@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 from confluent_kafka import Producer
 from google.protobuf.message_factory import GetMessageClass
 from pages import run_page
+from pyiceberg.catalog import load_catalog
 from running import running
 from schema_registry import LocalSchemaRegistry
 
@@ -179,6 +182,34 @@ def test_a_registry_into_postgres(
     ]
     assert [row[:6] for row in rows] == expected
     assert [float(row[6]) for row in rows[::2]] == pytest.approx([1_700_000_000.000001 + at for at in range(100)])
+
+
+def test_a_proto_file_into_iceberg(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    """PyIceberg's scan is the oracle: nested messages, a map, a oneof, an unsigned integer beyond a long."""
+    (tmp_path / "item.proto").write_text(ITEM)
+    (tmp_path / "order.proto").write_text(ORDER)
+    sink = {"iceberg": {"table": "db.orders", "create": True}}
+    format_ = {"schema": "order.proto", "message": "shop.Order"}
+    totals = land(kafka, new_topic(), [*made(ORDER), *BAD, None], tmp_path, format_, sink)
+    assert (totals.read, totals.landed, totals.dead_lettered) == (104, 100, 4)
+    assert reasons(tmp_path) == [*REASONS, "no value (a tombstone)"]
+    catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{tmp_path}/lake/catalog.db")
+    rows = sorted(catalog.load_table("db.orders").scan().to_arrow().to_pylist(), key=lambda row: row["_offset"])
+    names = ("id", "state", "items", "labels", "at", "note", "card", "voucher", "first")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (
+            at,
+            "PAID" if at % 2 else "NEW",
+            [{"sku": f"s{at}", "count": Decimal(2**64 - 1 - at)}],
+            [("a", "ü")],
+            datetime.fromtimestamp(1_700_000_000 + at, timezone.utc).replace(microsecond=1),
+            "" if at % 2 else None,
+            None,
+            -at if at % 2 else None,
+            None,
+        )
+        for at in range(100)
+    ]
 
 
 @pytest.mark.slow

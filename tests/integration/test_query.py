@@ -8,51 +8,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from query_site import Open, open_session, opener, plain
+from pyspark.sql import DataFrame
+from query_site import OTHER_LEDGERS, DiesAt, Open, other_ledger, plain, some_skipped
 
-from landonce.engine.observe import Silent
 from landonce.local import LocalKafka
-from landonce.query.examine import KAFKAS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-class DiesAt(Silent):
-    """The end of a run before this step, after passing it so often."""
-
-    def __init__(self, step: str, skip: int = 0) -> None:
-        self._step, self._left = step, skip
-
-    def step(self, effect: Any) -> None:
-        if effect.step.value == self._step:
-            if self._left == 0:
-                raise RuntimeError(f"died before {self._step}")
-            self._left -= 1
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session()
-
-
-@pytest.fixture
-def open_site(
-    spark: SparkSession,
-    kafka: LocalKafka,
-    tmp_path: Path,
-    new_topic: Callable[..., str],
-    new_table: Callable[[], str],
-    request: pytest.FixtureRequest,
-) -> Open:
-    return opener(spark, kafka, tmp_path, new_topic, new_table, request)
 
 
 LONG = pytest.mark.long
@@ -65,29 +32,34 @@ SQLITE = pytest.mark.parametrize(
 """What takes long is tried with one of them, and with the others in `make test-long`."""
 
 
-def some_skipped(number: int) -> str:
-    """Whole ends of most ranges are filtered away: the rows do not show where a batch began and ended."""
-    return "skip" if number % 20 < 6 or number % 20 > 15 else f"w{number}"
-
-
 @SQLITE
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(open_site: Open, kind: str) -> None:
-    site = open_site(kind, topics=2)
-    for topic in site.topics:
-        site.produce(20, topic=topic, word=some_skipped)
-    site.run(per_trigger=24)
-    site.exact()
-    site.forget_last_commit()
+    open_site(kind, topics=2).loses_checkpoints()
+
+
+@pytest.mark.parametrize(
+    "ledger", [pytest.param(each, marks=() if each == "keeper_map" else LONG) for each in OTHER_LEDGERS]
+)
+def test_the_position_is_kept_where_a_pipeline_can_keep_it(
+    open_site: Open, ledger: str, new_table: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory ends with the process: the query begins again, with a new checkpoint, and the table says what it holds."""
+    site = open_site("clickhouse")
+    site.ledger = other_ledger(ledger, new_table(), tmp_path, monkeypatch)
+    site.produce(20, word=some_skipped)
+    site.run()
     site.produce(10)
-    site.run(per_trigger=24)
-    site.exact()
+    if ledger == "memory":
+        with pytest.raises(StreamingQueryException, match="The query ran with another ledger or with none"):
+            site.run()
+        site.lose_checkpoint()
+    with pytest.raises(StreamingQueryException, match="died before record"):
+        site.run(site.once(observer=DiesAt("record")))
     site.lose_checkpoint()
-    site.produce(10, topic=site.topics[1])
-    site.run(per_trigger=34)
-    site.exact()
-    site.lose_checkpoint()
-    site.produce(10)
-    site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
+    again = site.once()
+    known = json.loads(again.starting_offsets(site.bootstrap, site.topics))[site.topics[0]]
+    assert known == ({"0": -2, "1": -2} if ledger == "memory" else {"0": 10, "1": 10})
+    site.run(again)
     site.exact()
 
 
@@ -322,101 +294,3 @@ def test_the_ledger_is_one_that_landonce_knows(open_site: Open) -> None:
     assert state is not None
     assert (state.cluster_id, state.topic_ids) == (view.cluster_id, view.topic_ids)
     assert state.totals.landed == 10
-
-
-# Queries that are not taken.
-
-
-def explode(frame: DataFrame) -> DataFrame:
-    return frame.selectExpr("topic", "partition", "offset", "explode(array(1L, 2L)) AS id", "'w' AS word")
-
-
-def twice(frame: DataFrame) -> DataFrame:
-    def doubled(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch
-            yield batch
-
-    return plain(frame).mapInArrow(doubled, plain(frame).schema)
-
-
-def shifted(frame: DataFrame) -> DataFrame:
-    return plain(frame).selectExpr("topic", "partition", "offset + 1000 AS offset", "id", "word")
-
-
-def enriched(frame: DataFrame) -> DataFrame:
-    other = frame.sparkSession.createDataFrame([(1, "x")], "id BIGINT, more STRING")
-    return plain(frame).join(other, "id", "left").drop("more")
-
-
-def beside_another_source(frame: DataFrame) -> DataFrame:
-    rate = frame.sparkSession.readStream.format("rate").load()
-    return plain(frame).unionByName(
-        rate.selectExpr("'r' AS topic", "0 AS partition", "value AS offset", "value AS id", "'w' AS word")
-    )
-
-
-REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
-    "an aggregate": (
-        lambda f: f.withWatermark("timestamp", "1 minute").groupBy("timestamp", *KAFKAS).count(),
-        "it aggregates",
-    ),
-    "distinct": (lambda f: plain(f).distinct(), "it holds state|it aggregates"),
-    "state": (lambda f: plain(f).dropDuplicates(["word"]), "it holds state"),
-    "limit": (lambda f: plain(f).limit(3), "it holds state"),
-    "explode": (explode, "several rows of one record"),
-    "rows twice": (twice, "several rows of one record"),
-    "other coordinates": (shifted, "lies outside of the ranges"),
-    "no coordinates": (lambda f: plain(f).select("id", "word"), "have no coordinates"),
-    "a join": (enriched, "it joins"),
-    "another source": (beside_another_source, "only Kafka has offsets"),
-    "the same topic twice": (lambda f: plain(f).unionByName(plain(f)), "two of its sources read|several rows of one"),
-    "rand": (
-        lambda f: plain(f).selectExpr("topic", "partition", "offset", "id", "CAST(rand() AS STRING) word"),
-        "rand",
-    ),
-    "now": (
-        lambda f: plain(f).selectExpr("topic", "partition", "offset", "id", "CAST(now() AS STRING) AS word"),
-        "may give another value",
-    ),
-    "another column": (lambda f: plain(f).selectExpr("*", "1 AS more"), "has no column 'more'"),
-    "another type": (
-        lambda f: f.selectExpr("topic", "partition", "offset", "array(offset) AS id", "'w' AS word"),
-        "which that of",
-    ),
-    "a value that does not fit": (
-        lambda f: plain(f).selectExpr("topic", "partition", "offset", "CAST(NULL AS BIGINT) AS id", "word"),
-        "does not fit the table",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_query_that_cannot_be_delivered_exactly_once_is_refused(open_site: Open, what: str) -> None:
-    make, why = REFUSED[what]
-    site = open_site("clickhouse")
-    site.produce(6)
-    with pytest.raises(StreamingQueryException, match=why):
-        site.run(make=make)
-    assert site.ask() == []
-
-
-def test_what_spark_would_skip_in_silence_is_refused(open_site: Open) -> None:
-    site = open_site("sqlite")
-    site.produce(6)
-    with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
-        site.run(failOnDataLoss="false")
-
-
-def test_a_query_without_a_name_is_refused_and_its_own_name_is_taken(open_site: Open) -> None:
-    site = open_site("sqlite")
-    site.produce(6)
-    with pytest.raises(StreamingQueryException, match="neither `exactly_once` nor the query has one"):
-        site.run(site.once(name=None))
-    writer = plain(site.stream()).writeStream.foreachBatch(site.once(name=None)).queryName("clicks")
-    writer.option("checkpointLocation", str(site.folder / "other")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
-    site.exact()
-    with closing(sqlite3.connect(site.folder / "target.db")) as connection:
-        assert connection.execute("SELECT pipeline FROM landonce_pipeline").fetchall() == [("clicks",)]

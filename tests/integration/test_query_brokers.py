@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from query_site import Site, in_sqlite, open_session
+from query_site import Site, in_sqlite
 from running import running
 
 import landonce
@@ -25,11 +25,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600
 
 IMPATIENT = {"kafka.request.timeout.ms": "3000", "kafka.default.api.timeout.ms": "4000"}
 """How long Kafka's own client tries."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session()
 
 
 @pytest.fixture(scope="module")

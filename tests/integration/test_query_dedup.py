@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from query_site import Open, Site, open_session, opener
-from test_query import DiesAt
+from query_site import DiesAt, Open, Site
 
 import landonce
 from landonce.errors import ConfigError
-from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session()
-
-
-@pytest.fixture
-def open_site(
-    spark: SparkSession,
-    kafka: LocalKafka,
-    tmp_path: Path,
-    new_topic: Callable[..., str],
-    new_table: Callable[[], str],
-    request: pytest.FixtureRequest,
-) -> Open:
-    return opener(spark, kafka, tmp_path, new_topic, new_table, request)
 
 
 def options(site: Site) -> dict[str, object]:
@@ -91,6 +70,7 @@ def test_without_dedup_copies_land(open_site: Open) -> None:
     [
         ({"key": []}, "dedup.key"),
         ({"key": [{"kafka_key": True}]}, "no Kafka key and no headers"),
+        ({"key": ["id"], "copies": "keep"}, "copies are kept for pipeline files only"),
         ({"key": ["id"]}, "dedup.store: say where"),
     ],
 )

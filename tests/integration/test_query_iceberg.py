@@ -7,12 +7,15 @@ tests/chaos.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -20,8 +23,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from query_site import Row, Site, open_session, plain
-from test_query import DiesAt, some_skipped
+from query_site import DiesAt, Make, Row, Site, plain, some_skipped
 
 import landonce
 from landonce.engine.observe import Silent
@@ -71,11 +73,6 @@ class Lake:
         return [(row["_topic"], row["_kafka_partition"], row["_offset"], row["id"], row["word"]) for row in found]
 
 
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session()
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     folder = tmp_path / "lake"
@@ -91,22 +88,7 @@ def site(spark: SparkSession, kafka: LocalKafka, tmp_path: Path, lake: Lake, new
 
 
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site, lake: Lake) -> None:
-    for topic in site.topics:
-        site.produce(20, topic=topic, word=some_skipped)
-    site.run(per_trigger=24)
-    site.exact()
-    site.forget_last_commit()
-    site.produce(10)
-    site.run(per_trigger=24)
-    site.exact()
-    site.lose_checkpoint()
-    site.produce(10, topic=site.topics[1])
-    site.run(per_trigger=34)
-    site.exact()
-    site.lose_checkpoint()
-    site.produce(10)
-    site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
-    site.exact()
+    site.loses_checkpoints()
     site.lose_checkpoint()
     back = json.dumps({topic: {"0": 3, "1": 8} for topic in site.topics})
     site.produce(10)
@@ -214,6 +196,66 @@ def test_a_batch_in_many_blocks_is_one_commit_of_partitioned_files(site: Site, l
     batches = [each.summary.additional_properties["landonce.batch"] for each in lake.table.snapshots() if each.summary]
     assert batches == ["0", "0", "1"]
     assert len(list(lake.table.scan().plan_files())) > 12
+
+
+def through(lake: Lake) -> list[datetime | None]:
+    """What each snapshot with rows is valid through, oldest first."""
+    found = [each.summary.additional_properties for each in lake.table.snapshots() if each.summary is not None]
+    moments = [each.get("landonce.valid-through") for each in found if "added-records" in each]
+    return [datetime.fromisoformat(each) if each is not None else None for each in moments]
+
+
+def with_timestamp(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("*", "from_json(CAST(value AS STRING), 'id BIGINT, word STRING') r").selectExpr(
+        *KAFKAS, "timestamp AS at", "r.id", "r.word"
+    )
+
+
+def of_another_time(frame: DataFrame) -> DataFrame:
+    """Looks like Kafka's timestamp, and is not."""
+    return with_timestamp(frame).selectExpr(*KAFKAS, "at + INTERVAL 1 DAY AS timestamp", "id", "word")
+
+
+def at_second(site: Site, second: int, *partitions: int) -> None:
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for partition in partitions:
+        value = json.dumps({"id": second, "word": "w"}).encode()
+        producer.produce(site.topics[0], value, partition=partition, timestamp=1000 * second)
+    assert producer.flush(60) == 0
+
+
+START = int(time.time()) - 3600
+
+
+def moment(second: int) -> datetime:
+    return datetime.fromtimestamp(START + second, timezone.utc)
+
+
+def test_a_commit_says_through_which_moment_it_is_valid_where_rows_keep_the_timestamp(site: Site, lake: Lake) -> None:
+    site.topics = site.topics[:1]
+    for second, partitions in ((5, (0,)), (9, (0, 1)), (7, (1,))):
+        at_second(site, START + second, *partitions)
+    zone = site.spark.conf.get("spark.sql.session.timeZone")
+    site.spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        site.run(make=with_timestamp)
+        at_second(site, START + 20, 0)
+        site.run(make=with_timestamp)
+        at_second(site, START + 30, 0)
+        at_second(site, START + 25, 1)
+        site.run(make=with_timestamp)
+    finally:
+        site.spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert through(lake) == [moment(9), None, moment(25)], "partition 1 had no record in the second batch"
+
+
+@pytest.mark.parametrize("make", [plain, of_another_time], ids=["not kept", "computed"])
+def test_a_commit_is_silent_where_nobody_knows_the_timestamps(site: Site, lake: Lake, make: Make) -> None:
+    site.topics = site.topics[:1]
+    at_second(site, START, 0, 1)
+    site.run(make=make)
+    assert len(lake.rows()) == 2
+    assert through(lake) == [None]
 
 
 def test_a_table_that_was_rolled_back_gets_what_was_removed(site: Site, lake: Lake) -> None:

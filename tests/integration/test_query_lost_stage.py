@@ -16,7 +16,7 @@ from landonce.protocol.receipt import Fate
 from landonce.protocol.settle import Mode
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 ROWS = block({"id": pa.array(range(10), pa.int64())}).select(["_topic", "_partition", "_offset", "id"])

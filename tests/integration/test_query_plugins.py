@@ -14,8 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from query_site import SELECT, Row, Site, in_sqlite, open_session
-from test_query import DiesAt, some_skipped
+from query_site import SELECT, DiesAt, Row, Site, in_sqlite, open_session, some_skipped
 
 from landonce.local import LocalKafka
 from landonce.read.schema.ddl import parse_schema
@@ -76,31 +75,9 @@ def site(
     return Site(*here, package.Delta(table=str(path), create=True), lambda: in_delta(path), block_rows=8)
 
 
-@pytest.mark.parametrize(
-    "site",
-    [
-        "snapshot",
-        pytest.param("transactional", marks=pytest.mark.long),
-        pytest.param("deduplicating", marks=pytest.mark.long),
-    ],
-    indirect=True,
-)
+@pytest.mark.long
 def test_nothing_is_lost_or_twice_whatever_becomes_of_the_checkpoint(site: Site) -> None:
-    site.produce(40, word=some_skipped)
-    site.run(per_trigger=24)
-    site.exact()
-    site.forget_last_commit()
-    site.produce(10)
-    site.run(per_trigger=24)
-    site.exact()
-    site.lose_checkpoint()
-    site.produce(10)
-    site.run(per_trigger=34)
-    site.exact()
-    site.lose_checkpoint()
-    site.produce(10)
-    site.run(start=site.once().starting_offsets(site.bootstrap, site.topics))
-    site.exact()
+    site.loses_checkpoints()
 
 
 def test_a_run_may_end_before_a_step_and_come_back_in_another_cut(site: Site) -> None:

@@ -13,10 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pipelines import SmallPipeline
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
-from query_site import SELECT, Open, Produced, Site, Values, open_session, opener, plain
-from test_query import DiesAt
+from query_site import SELECT, DiesAt, Open, Produced, Site, Values, plain
 
 import landonce
 from landonce.engine.observe import Silent
@@ -26,23 +25,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events
 (id BIGINT, word TEXT, _topic TEXT NOT NULL, _partition INT NOT NULL, _offset BIGINT NOT NULL)"""
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session()
-
-
-@pytest.fixture
-def open_site(
-    spark: SparkSession,
-    kafka: LocalKafka,
-    tmp_path: Path,
-    new_topic: Callable[..., str],
-    new_table: Callable[[], str],
-    request: pytest.FixtureRequest,
-) -> Open:
-    return opener(spark, kafka, tmp_path, new_topic, new_table, request)
 
 
 def reading(site: Site, per_trigger: int, **options: str) -> DataFrame:
@@ -182,88 +164,6 @@ def test_several_sources_and_partitions_that_appear_later(open_site: Open) -> No
     site.exact()
 
 
-# Queries that are not taken.
-
-
-def stateful(frame: DataFrame) -> DataFrame:
-    def seen(_key: Any, frames: Iterable[Any], _state: Any) -> Iterator[Any]:
-        yield from frames
-
-    rows = plain(frame)
-    return rows.groupBy("word").applyInPandasWithState(seen, rows.schema, "n BIGINT", "append", "NoTimeout")
-
-
-def joined(frame: DataFrame) -> DataFrame:
-    left, right = (plain(frame).withColumn("at", sql.expr("TIMESTAMP '2026-01-01'")) for _ in range(2))
-    timed = (
-        left.withWatermark("at", "1 minute")
-        .alias("l")
-        .join(right.withWatermark("at", "1 minute").alias("r"), ["id", "at"])
-    )
-    return timed.selectExpr("l.topic", "l.partition", "l.offset", "id", "l.word")
-
-
-NOT_TAKEN: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
-    "counts": (lambda f: plain(f).groupBy("word").count(), "it aggregates"),
-    "state": (stateful, "applyInPandasWithState"),
-    "late copies dropped": (
-        lambda f: f.withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(["key"]),
-        "dropDuplicatesWithinWatermark",
-    ),
-    "two streams joined": (joined, "it joins"),
-    "a record's own offset": (
-        lambda f: plain(f).selectExpr("topic", "partition", "id AS offset", "id", "word"),
-        "its column 'offset' is not made from Kafka's 'offset'",
-    ),
-    "a constant": (
-        lambda f: plain(f).selectExpr("topic", "0 AS partition", "offset", "id", "word"),
-        "its column 'partition' is not made from Kafka's 'partition'",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", NOT_TAKEN)
-def test_a_query_that_holds_state_or_has_no_coordinates_of_its_own_is_refused(open_site: Open, what: str) -> None:
-    make, why = NOT_TAKEN[what]
-    site = open_site("sqlite")
-    site.produce(6)
-    mode = "update" if what == "counts" else "append"
-    with pytest.raises(StreamingQueryException, match=why):
-        site.run(make=make, mode=mode)
-    assert not (site.folder / "target.db").exists()
-
-
-def test_rows_that_the_query_did_not_make_are_refused(open_site: Open) -> None:
-    site = open_site("sqlite")
-    site.produce(6)
-    once = site.once()
-
-    def deliver(batch: DataFrame, number: int) -> None:
-        mine = batch.sparkSession.createDataFrame([(site.topics[0], 0, 1, 7, "mine")], batch.schema)
-        once(batch.where("id <> 2").unionByName(mine), number)
-
-    with pytest.raises(StreamingQueryException, match="beside Kafka, which may hold other rows"):
-        site.run(deliver)
-    assert not (site.folder / "target.db").exists()
-
-
-@pytest.mark.parametrize("number", ["1002", "null"])
-def test_rows_outside_of_their_batch_stop_it_before_anything_is_written(open_site: Open, number: str) -> None:
-    """If the rest of a block landed, the query that was fixed after that would find it there, and go on without the row."""
-
-    def astray(frame: DataFrame) -> DataFrame:
-        offset = f"IF(id = 4, {number}, offset) AS offset"
-        return plain(frame).selectExpr("topic", "partition", offset, "id", "word")
-
-    site = open_site("sqlite")
-    site.produce(20)
-    with pytest.raises(StreamingQueryException, match=f'"_offset":{number}}} lies outside of the ranges'):
-        site.run(make=astray)
-    assert site.ask() == []
-    site.run()
-    site.exact()
-
-
 # What happens around a query.
 
 
@@ -312,7 +212,7 @@ def test_a_partition_that_was_silent_is_not_skipped(open_site: Open) -> None:
     site.exact()
 
 
-def test_what_is_dropped_is_told(open_site: Open) -> None:
+def test_what_is_dropped_is_reported(open_site: Open) -> None:
     class Listening(Silent):
         def __init__(self) -> None:
             self.heard: list[str] = []

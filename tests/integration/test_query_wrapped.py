@@ -17,8 +17,7 @@ import pytest
 from pipelines import landonce as command
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from query_site import Row, Site, open_session, plain
-from test_query import DiesAt
+from query_site import DiesAt, Row, Site, plain
 from test_wrapped_run import hours_pass
 
 import landonce
@@ -30,11 +29,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600
 SETTLES = 600.0
 NOT_HERE = r"OutcomeUnknown: block .* was pushed and no answer came, so nobody knows whether it arrived. Its rows do not come again"
 Open = Callable[..., Site]
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session()
 
 
 @pytest.fixture(autouse=True)

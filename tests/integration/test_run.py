@@ -39,7 +39,7 @@ from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.protocol.steps import Effect, Step
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +339,11 @@ def on_terminal(arguments: list[str]) -> str:
     os.close(theirs)
     shown = b""
     until = time.monotonic() + 90
+    waiting = select.poll()  # `select.select` takes no number above 1023, and this process may have many files open
+    waiting.register(ours, select.POLLIN | select.POLLHUP)
     try:
         while time.monotonic() < until:
-            if select.select([ours], [], [], 0.5)[0]:
+            if waiting.poll(500):
                 try:
                     shown += os.read(ours, 65536)
                 except OSError:  # the other side is closed

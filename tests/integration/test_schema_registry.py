@@ -14,15 +14,18 @@ from typing import Any
 import fastavro
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
+from certificates import REFUSED, Certificates
 from confluent_kafka import Producer
 from pages import run_page
+from pyiceberg.catalog import load_catalog
 from running import running
-from schema_registry import Certificates, Gate, LocalSchemaRegistry, certificates
+from schema_registry import Gate, LocalSchemaRegistry
 
 from landonce.engine.pipeline import run_pipeline
-from landonce.errors import ConfigError, LandonceError, RegistryRefused, RegistryUnavailable
+from landonce.errors import CertificateRefused, ConfigError, LandonceError, RegistryRefused, RegistryUnavailable
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.read import registry as registry_module
@@ -63,11 +66,6 @@ NESTED: list[dict[str, Any]] = [
 def schemas(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSchemaRegistry]:
     with running(LocalSchemaRegistry(tmp_path_factory.mktemp("registry"))) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
@@ -167,28 +165,39 @@ def test_a_user_and_a_password(schemas: LocalSchemaRegistry, gate: Callable[...,
 
 
 def test_tls_with_an_authority_of_ones_own(
-    schemas: LocalSchemaRegistry, gate: Callable[..., Gate], tls: Certificates
+    schemas: LocalSchemaRegistry, gate: Callable[..., Gate], certs: Certificates
 ) -> None:
-    number, secure = schemas.register("secure", ORDER), gate(tls=tls)
-    authority = tls.authority.read_text()
+    number, secure = schemas.register("secure", ORDER), gate(tls=certs)
+    authority = certs.authority.read_text()
     assert json.loads(registry_at(secure.url, authority=authority).schema(number).text) == ORDER
-    with pytest.raises(RegistryRefused, match=r"certificate of the schema registry .* is not accepted"):
+    with pytest.raises(CertificateRefused, match="signed by an authority that is not known here") as caught:
         registry_at(secure.url).schema(number)
-    by_name = secure.url.replace("127.0.0.1", "localhost")  # the certificate names only the address
-    with pytest.raises(RegistryRefused, match="is not accepted"):
-        registry_at(by_name, authority=authority).schema(number)
+    assert "`ca_cert` of the registry" in caught.value.command
     with pytest.raises(ConfigError, match="not valid PEM"):
         registry_at(secure.url, authority="no certificate")
 
 
-def test_a_client_certificate(schemas: LocalSchemaRegistry, gate: Callable[..., Gate], tls: Certificates) -> None:
-    number, asking = schemas.register("mutual", ORDER), gate(tls=tls, ask_client=True)
-    authority, own = tls.authority.read_text(), tls.client.read_text() + tls.client_key.read_text()
+def test_a_client_certificate(schemas: LocalSchemaRegistry, gate: Callable[..., Gate], certs: Certificates) -> None:
+    number, asking = schemas.register("mutual", ORDER), gate(tls=certs, ask_client=True)
+    authority, own = certs.authority.read_text(), certs.client.read_text() + certs.client_key.read_text()
     shown = registry_at(asking.url, authority=authority, certificate=own)
     assert json.loads(pickle.loads(pickle.dumps(shown)).schema(number).text) == ORDER
     assert "PRIVATE KEY" not in repr(shown)
-    with pytest.raises(RegistryUnavailable):  # TLS 1.3 tells the client only by an alert after the handshake
+    with pytest.raises(CertificateRefused, match="asks for a certificate of the client"):
         registry_at(asking.url, authority=authority).schema(number)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_certificates_that_are_refused(
+    schemas: LocalSchemaRegistry, gate: Callable[..., Gate], certs: Certificates, kind: str
+) -> None:
+    """At once, and with the reason; and nothing is sent."""
+    wrong = gate(tls=certs, kind=kind, user="ann", password="hunter2")
+    registry = registry_at(wrong.url, user="ann", password="hunter2", authority=certs.authority.read_text())
+    with pytest.raises(CertificateRefused, match=REFUSED[kind]) as caught:
+        registry.schema(1)
+    assert secret_free(caught.value)
+    assert wrong.asked == []
 
 
 @pytest.mark.parametrize("failure", [500, 502, 503, 429, "reset"])
@@ -336,16 +345,16 @@ def test_avro_lands_in_clickhouse(
     clickhouse: LocalClickHouse,
     schemas: LocalSchemaRegistry,
     gate: Callable[..., Gate],
-    tls: Certificates,
+    certs: Certificates,
     new_topic: Callable[..., str],
     new_table: Callable[[], str],
     tmp_path: Path,
 ) -> None:
     """With a password, TLS and a client certificate, as in production; the table is made from the schemas."""
     topic, table = new_topic(), new_table()
-    secure = gate(user="ann", password="hunter2", tls=tls, ask_client=True)
-    registry = {"url": secure.url, "user": "ann", "password": "hunter2", "ca_cert": str(tls.authority)}
-    registry |= {"client_cert": str(tls.client), "client_key": str(tls.client_key)}
+    secure = gate(user="ann", password="hunter2", tls=certs, ask_client=True)
+    registry = {"url": secure.url, "user": "ann", "password": "hunter2", "ca_cert": str(certs.authority)}
+    registry |= {"client_cert": str(certs.client), "client_key": str(certs.client_key)}
     sink = {"clickhouse": {"url": clickhouse.url, "table": table, "create": True}}
     totals = land(kafka, topic, orders(schemas, topic), tmp_path, registry, sink)
     assert (totals.read, totals.landed, totals.dead_lettered) == (103, 100, 3)
@@ -383,7 +392,34 @@ def test_avro_lands_in_postgres(
     assert nested == [(None, [], {}), (None, None, None), ({"city": "Köln"}, items, {"x": 0.5})]
 
 
+def test_avro_lands_in_iceberg(
+    kafka: LocalKafka, schemas: LocalSchemaRegistry, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """The table is made from the schemas; a second run lands in it. The files are read by Arrow: PyIceberg's scan shows a null list of structs as an empty one."""
+    topic = new_topic()
+    values = orders(schemas, topic)
+    sink = {"iceberg": {"table": "db.orders", "create": True}}
+    assert land(kafka, topic, values[:50], tmp_path, {"url": schemas.url}, sink).landed == 50
+    totals = land(kafka, topic, values[50:], tmp_path, {"url": schemas.url}, sink)
+    assert (totals.read, totals.landed, totals.dead_lettered) == (53, 50, 3)
+    assert reasons(tmp_path) == REASONS
+    catalog = load_catalog("landonce", type="sql", uri=f"sqlite:///{tmp_path}/lake/catalog.db")
+    files = [
+        task.file.file_path.removeprefix("file://") for task in catalog.load_table("db.orders").scan().plan_files()
+    ]
+    rows = sorted(pa.concat_tables(map(pq.read_table, files)).to_pylist(), key=lambda row: row["_offset"])
+    assert [(row["id"], row["customer"], row["total"], row["_offset"]) for row in rows] == [
+        (n, f"c{n}" if n % 2 else None, None if n % 2 else Decimal(n), n) for n in range(100)
+    ]
+    items = [{"long": 1, "string": None}, None, {"long": None, "string": "a"}]
+    assert [(row["address"], row["lines"], row["tags"]) for row in rows[:3]] == [
+        (None, [], []),
+        (None, None, None),
+        ({"city": "Köln"}, items, [("x", 0.5)]),
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spark", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "spark"])
 def test_the_page_is_true(kafka: LocalKafka, schemas: LocalSchemaRegistry, tmp_path: Path, spark: bool) -> None:
-    assert run_page("avro.md", kafka, ("shipments",), tmp_path, spark=spark, REGISTRY=schemas.url) >= 4
+    assert run_page("avro.md", kafka, ("shipments", "clients"), tmp_path, spark=spark, REGISTRY=schemas.url) >= 7

@@ -240,21 +240,28 @@ def test_the_last_lines_of_a_run_say_how_many_by_which_reason(
     site.write_file(schema="id BIGINT NOT NULL, word STRING", create=True)
     site.send(*((None, b'{"id": 1, "word": "' + b"x" * at) for at in range(206)))
     site.send(record(word="no id"), record(id=1, word=2), record(id=7, word="fine"))
+    site.file.write_text(yaml.safe_dump(site.config | {"dead_letters": {"path": "dead", "limit": "100%"}}))
     said = landonce(capsys, monkeypatch, "run", site.file, "--once")
     assert said.code == 0
     counts, where, *reasons = said.out.splitlines()
     assert counts == "p: 209 read = 1 landed + 208 dead-lettered + 0 filtered"
     assert where == f"dead letters are in {site.dead}, by reason:"
     assert [each.split(" × ")[0].strip() for each in reasons] == ["206", "1", "1"]
-    assert reasons[0].startswith("  206 × not valid JSON: Unterminated string starting at character …, for example: ")
+    assert reasons[0].startswith(
+        "  206 × malformed: not valid JSON: Unterminated string starting at character …, for example: "
+    )
     assert {each.partition(" × ")[2] for each in reasons[1:]} == {
-        "missing required field 'id'",
-        "field 'word' should be STRING but is an integer",
+        "missing_field: missing required field 'id'",
+        "wrong_type: field 'word' should be STRING but is an integer",
     }
     shown = landonce(capsys, monkeypatch, "state", "show", site.file).out
     assert f"208 dead letters in {site.dead}, by reason:\n{reasons[0]}" in shown
     document = json.loads(landonce(capsys, monkeypatch, "state", "show", site.file, "--json").out)
-    assert [each["records"] for each in document["dead_letters"]] == [206, 1, 1]
+    assert [(each["records"], each["code"]) for each in document["dead_letters"]] == [
+        (206, "malformed"),
+        (1, "wrong_type"),
+        (1, "missing_field"),
+    ]
 
 
 def test_types_that_only_postgres_has(pg: SqlSite) -> None:
@@ -308,7 +315,7 @@ def test_types_that_only_postgres_has(pg: SqlSite) -> None:
             {"mode": "upsert", "key": "no"},
             "no column",
         ),
-        ("id inet NOT NULL, _topic text, _partition int, _offset bigint", {}, "cannot become"),
+        ("price numeric NOT NULL, _topic text, _partition int, _offset bigint", {}, "cannot become"),
     ],
 )
 def test_a_table_that_does_not_fit_is_named_before_anything_starts(

@@ -23,7 +23,7 @@ from landonce.sinks.contract import Finding, Level
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import Pipeline
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(20, 4), at TIMESTAMP(3), tags ARRAY<BIGINT>"
 COLUMNS = "id Int64, name Nullable(String), amount Nullable(Decimal(20, 4)), n Nullable(Int32)"
@@ -390,35 +390,46 @@ def test_an_expression_that_fails_halts_and_moves_nothing(
         run(site.config(transform={"where": "try_divide(10, id) > 1"}), spark)
 
 
-def test_an_edited_transform_is_refused_while_a_plan_is_pending(
-    site: Site, spark: SparkSession, new_topic: Callable[..., str]
+EDITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "where": ({"transform": {"where": "id <> 3"}}, {"transform": {"where": "id <> 5"}}),
+    "convert": ({"kafka": {"convert": "strict"}}, {"kafka": {"convert": "fit"}}),
+    "convert of a field": (
+        {"kafka": {"convert": {"fields": {"name": {"mode": "fit"}}}}},
+        {"kafka": {"convert": {"fields": {"name": {"mode": "fit", "empty": None}}}}},
+    ),
+}
+"""A file, and what somebody makes of it."""
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_file_is_refused_while_a_plan_is_pending(
+    site: Site, spark: SparkSession, new_topic: Callable[..., str], edit: str
 ) -> None:
-    """Half of the plan would be of one filter and half of the other."""
+    """Half of the plan would be of one filter, or of one conversion, and half of the other."""
+    before, after = EDITS[edit]
     site.topics = (new_topic(partitions=2),)
     sent = [each for number in (0, 1) for each in send(site.kafka, site.topics[0], numbered(8), partition=number)]
     site.make("id Int64, name String")
 
-    def config(where: str) -> Pipeline:
-        return site.config(
-            transform={"where": where}, batch={"block_rows": 8, "max_rows": 16}, clickhouse={"deadline": "2s"}
-        )
+    def config(file: dict[str, Any]) -> Pipeline:
+        return site.config(**file, batch={"block_rows": 8, "max_rows": 16}, clickhouse={"deadline": "2s"})
 
     def die(effect: Effect) -> None:
         if effect.step is Step.COMMIT:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(config("id <> 3"), spark, Watch(at=die))
+        run(config(before), spark, Watch(at=die))
     landed, pending = in_table(site), site.state().pending
     assert pending is not None
     watch = Watch()
     with pytest.raises(PlanChanged):
-        run(config("id <> 5"), spark, watch)
+        run(config(after), spark, watch)
     assert Step.WRITE not in watch.steps
     assert in_table(site) == landed
     assert site.state().pending == pending
-    run(config("id <> 3"), spark)
-    assert in_table(site) == expected(each for each in sent if each.fields["id"] != 3)
+    run(config(before), spark)
+    assert in_table(site) == expected(each for each in sent if edit != "where" or each.fields["id"] != 3)
     assert site.state().pending is None
 
 

@@ -159,6 +159,153 @@ def test_a_function_of_a_program_gets_every_record_once(site: Site) -> None:
     assert again == landonce.Totals()
 
 
+def test_a_block_holds_the_other_parts_of_its_records(site: Site) -> None:
+    """Key, headers, timestamp and raw bytes, where the schema names them: the same bytes on every retry, too."""
+    target = site.folder / "rows"
+
+    def push(block: landonce.PushedBlock) -> None:
+        Path(target).write_bytes(block.ipc())
+        Path(f"{target}.json").write_bytes(block.json_lines())
+
+    site.write_file({})
+    document = yaml.safe_load(site.file.read_text())
+    parts = "_key BINARY, _headers MAP<STRING, BINARY>, _timestamp TIMESTAMP, _value BINARY"
+    document["source"]["kafka"]["schema"] = f"id BIGINT, {parts}"
+    site.file.write_text(yaml.safe_dump(document))
+    producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers, "acks": "all"})
+    moment = int(time.time() * 1000)
+    value, headers = b'{"id": 7}', [("from", b"shop"), ("n", b"\xff")]
+    producer.produce(site.topic, value, key=b"k\0", headers=headers, partition=0, timestamp=moment)
+    producer.produce(site.topic, value, partition=0, timestamp=moment)
+    assert producer.flush(30) == 0
+    assert site.run(landonce.wrap(push, idempotent=True)).landed == 2
+    one, two = pa.ipc.open_stream(target.read_bytes()).read_all().to_pylist()
+    assert (one["_key"], one["_headers"], one["_value"]) == (b"k\0", headers, value)
+    assert round(one["_timestamp"].timestamp() * 1000) == moment
+    assert (two["_key"], two["_headers"], two["_value"]) == (None, [], value) or two["_headers"] is None
+    line = json.loads((site.folder / "rows.json").read_text().splitlines()[0])
+    assert (line["_key"], line["_value"]) == (b"k\0".hex(), value.hex())
+
+
+def test_a_block_says_what_each_record_does_to_its_row(site: Site) -> None:
+    """Debezium's changes of two rows: the push applies them, and the target is what the source is."""
+    row = {"id": 1, "word": "a", "amount": 0.5}
+    changes: list[Any] = [
+        {"op": "c", "before": None, "after": row},
+        {"op": "r", "before": None, "after": {**row, "id": 2}},
+        {"op": "u", "before": row, "after": {**row, "word": "b"}},
+        {"op": "d", "before": {**row, "id": 2}, "after": None},
+        None,
+        {"op": "?", "before": None, "after": row},
+        {"op": "u", "before": None, "after": {"id": 1, "word": "c", "amount": None}},
+    ]
+    producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers})
+    for each in changes:
+        producer.produce(site.topic, each and json.dumps(each), partition=0)
+    assert producer.flush(30) == 0
+    with closing(sqlite3.connect(site.folder / "target.db")) as target:
+        target.execute("CREATE TABLE mirrored (id INTEGER PRIMARY KEY, word TEXT, amount REAL)")
+        target.execute("CREATE TABLE seen (at INTEGER, change TEXT, id INTEGER, word TEXT)")
+    path = str(site.folder / "target.db")
+
+    def push(block: landonce.PushedBlock) -> None:
+        with closing(sqlite3.connect(path)) as target, target:
+            for each in block.rows.to_pylist():
+                seen = (each["_offset"], each["_change"], each["id"], each["word"])
+                target.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", seen)
+                if each["_change"] == "D":
+                    target.execute("DELETE FROM mirrored WHERE id = :id", each)
+                else:
+                    target.execute("INSERT OR REPLACE INTO mirrored VALUES (:id, :word, :amount)", each)
+
+    site.write_file({"key": "id", "changes": {"mode": "debezium"}})
+    totals = site.run(landonce.wrap(push, idempotent=False))
+    assert totals == landonce.Totals(landed=5, dead_lettered=1, filtered=1)
+    assert site.ask("SELECT * FROM mirrored") == [(1, "c", None)]
+    due = [(0, "I", 1, "a"), (1, "I", 2, "a"), (2, "U", 1, "b"), (3, "D", 2, None), (6, "U", 1, "c")]
+    assert site.ask("SELECT * FROM seen") == due
+
+
+def test_a_change_comes_with_the_other_parts_of_its_record(site: Site) -> None:
+    """Of deletions, too: key, headers, timestamp and raw bytes are the record's, and only the fields of its value are null. What is no
+    row does not shift them."""
+    target = site.folder / "rows"
+
+    def push(block: landonce.PushedBlock) -> None:
+        Path(target).write_bytes(block.ipc())
+
+    site.write_file({"key": "id", "changes": {"mode": "upsert"}})
+    document = yaml.safe_load(site.file.read_text())
+    parts = "_headers MAP<STRING, BINARY>, id BIGINT, _key STRING, word STRING, _timestamp TIMESTAMP, _value BINARY"
+    document["source"]["kafka"]["schema"] = parts
+    site.file.write_text(yaml.safe_dump(document))
+    moment = int(time.time() * 1000)
+    sent: list[tuple[bytes, bytes | None]] = [
+        (b'{"id": 1}', b'{"id": 1, "word": "a"}'),
+        (b'{"id": 2}', b"no json"),
+        (b'{"id": 1}', None),
+        (b'{"id": 3, "x": "\xff"}', b'{"id": 3, "word": "c"}'),
+        (b'{"id": 4}', b'{"id": 4, "word": "d"}'),
+    ]
+    producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers})
+    for at, (key, value) in enumerate(sent):
+        given = [("n", str(at).encode())]
+        producer.produce(site.topic, value, key=key, headers=given, partition=0, timestamp=moment + at)
+    assert producer.flush(30) == 0
+    totals = site.run(landonce.wrap(push, idempotent=True))
+    assert totals == landonce.Totals(landed=3, dead_lettered=2), "a value that is no row, and a key that is no text"
+    table = pa.ipc.open_stream(target.read_bytes()).read_all()
+    fields = ["_headers", "id", "_key", "word", "_timestamp", "_value"]
+    assert table.column_names == ["_topic", "_partition", "_offset", "_change", *fields]
+    rows = table.to_pylist()
+    assert [(row["_offset"], row["_change"], row["id"], row["word"]) for row in rows] == [
+        (0, "U", 1, "a"),
+        (2, "D", 1, None),
+        (4, "U", 4, "d"),
+    ]
+    for row in rows:
+        key, value = sent[row["_offset"]]
+        assert (row["_key"].encode(), row["_value"]) == (key, value)
+        assert row["_headers"] == [("n", str(row["_offset"]).encode())]
+        assert round(row["_timestamp"].timestamp() * 1000) == moment + row["_offset"]
+
+
+@pytest.mark.parametrize("field", ["_change", "_record_type"])
+def test_fields_that_do_not_go_with_changes_are_refused(site: Site, field: str) -> None:
+    site.write_file({"key": "id", "changes": {"mode": "upsert"}})
+    document = yaml.safe_load(site.file.read_text())
+    document["source"]["kafka"]["schema"] = f"id BIGINT, {field} STRING"
+    site.file.write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match=f"the field {field} does not go with `changes`"):
+        site.run(landonce.wrap(print, idempotent=True))
+
+
+@pytest.mark.parametrize(
+    ("sink", "more", "said"),
+    [
+        ({"key": "id"}, {}, "`changes` and `key`"),
+        ({"changes": {"mode": "upsert"}}, {}, "`changes` and `key`"),
+        (
+            {"key": "id", "changes": {"mode": "upsert"}},
+            {"transform": {"where": "id > 1"}},
+            "does not go with `changes`",
+        ),
+        ({"key": "nowhere", "changes": {"mode": "upsert"}}, {}, "the identity field 'nowhere' is not in the schema"),
+        (
+            {"key": "id", "changes": {"mode": "upsert"}},
+            {"dedup": {"key": ["id"], "ttl": "1d"}},
+            "does not go with `changes`",
+        ),
+    ],
+)
+def test_changes_that_are_unclear_are_refused(
+    site: Site, sink: dict[str, Any], more: dict[str, Any], said: str
+) -> None:
+    site.write_file(sink, **more)
+    with pytest.raises(ConfigError, match=said):
+        site.run(landonce.wrap(print, idempotent=True))
+
+
 def test_the_commands_know_a_sink_beside_the_file(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ MODULES = (
     "landonce.protocol.packing",
     "landonce.protocol.ledger",
     "landonce.protocol.source",
+    "landonce.protocol.letters",
+    "landonce.protocol.reasons",
     "landonce.protocol.receipt",
     "landonce.protocol.target",
     "landonce.protocol.settle",
@@ -32,6 +34,7 @@ MODULES = (
     "landonce.protocol.query_refusals",
     "landonce.protocol.match_ranges",
     "landonce.protocol.steps",
+    "landonce.protocol.tolerance",
     "landonce.protocol.batch",
     "landonce.protocol.deduplicating",
     "landonce.protocol.snapshot",
@@ -67,6 +70,8 @@ class Core:
     packing: ModuleType
     ledger: ModuleType
     source: ModuleType
+    letters: ModuleType
+    reasons: ModuleType
     receipt: ModuleType
     target: ModuleType
     settle: ModuleType
@@ -77,6 +82,7 @@ class Core:
     query_refusals: ModuleType
     match_ranges: ModuleType
     steps: ModuleType
+    tolerance: ModuleType
     batch: ModuleType
     deduplicating: ModuleType
     snapshot: ModuleType

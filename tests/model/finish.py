@@ -108,8 +108,9 @@ def _unfinished(model: Model, world: World) -> str:
     rows = due & ~model.silent & ~model.rejected
     if rows & ~world.landed:
         return f"in the end {model.name(rows & ~world.landed)} is not in the target"
-    if due & model.rejected & ~world.dead:
-        return f"in the end {model.name(due & model.rejected & ~world.dead)} is not dead-lettered"
+    lettered = world.dead | model.replayed(world)
+    if due & model.rejected & ~lettered:
+        return f"in the end {model.name(due & model.rejected & ~lettered)} is not dead-lettered"
     ends = {at.number: end for at, end in model.ledgers.values[world.ledger].committed().items()}
     if tuple(ends[number] for number in sorted(ends)) != tuple(
         end for end in model.scenario.levels[world.level] if end >= 0

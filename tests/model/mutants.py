@@ -29,6 +29,7 @@ AGAIN = r"is alone, and writes a batch twice"
 OTHER_ROWS = r"with another transform than it was made with"
 BACKWARDS = r"moved backwards"
 DISORDER = r"is made after a newer one|arrives after a later one"
+TOO_MANY = r"with too many dead letters is recorded"
 ACCOUNT = r"blocks are left over, or the totals are not"
 TOO_EARLY = r"a person is asked about a block that may still arrive"
 FOLLOWED = r"a rollback is followed, though the file says"
@@ -123,7 +124,43 @@ UNDURABLE = (
     "return self.write(replace(machine, ledger=replace(machine.state, pending=plan)), Mode.RESOLVE)",
 )
 
+ONE_FOR_ALL = "    return Fate.LANDED if len(settled) == tables else None\n"
+
 MUTANTS = (
+    # ── a block with rows for several tables ──
+    planted(
+        "two tables share a token",
+        "two tables, a token is burnt, a driver dies",
+        LOST,
+        BLOCKS,
+        'return token if table == block.table else hashlib.sha256(f"{token} {table}".encode()).hexdigest()',
+        "return token",
+    ),
+    planted(
+        "a block has landed when its first table has",
+        "two tables, an answer is lost, workers outlive their driver",
+        LOST,
+        SETTLE,
+        ONE_FOR_ALL,
+        "    return Fate.LANDED if settled else None\n",
+    ),
+    planted(
+        "the probe of one table stands for all",
+        "two tables, a token is burnt, a driver dies",
+        LOST,
+        SETTLE,
+        ONE_FOR_ALL,
+        "    proven = any(each.mode is Mode.RESOLVE for each in settled)\n"
+        "    return Fate.LANDED if proven or len(settled) == tables else None\n",
+    ),
+    planted(
+        "what one table lacks is not heard of",
+        "two tables, an answer is lost, workers outlive their driver",
+        LOST,
+        SETTLE,
+        "    if other is not None:\n        return other\n    return Fate.LANDED if",
+        "    return Fate.LANDED if",
+    ),
     # ── the plan is durable before the first byte ──
     planted(
         "prepare is skipped",
@@ -338,8 +375,8 @@ MUTANTS = (
         "machine.pending.rearmed",
         Patch(
             DEDUPLICATING,
-            "Write(machine.pending, machine.unwritten, mode))",
-            "Write(machine.pending.regenerated(machine.used_up), machine.unwritten, mode))",
+            "Write(machine.pending, machine.unwritten, mode, final",
+            "Write(machine.pending.regenerated(machine.used_up), machine.unwritten, mode, final",
         ),
     ),
     # ── the position ──

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
 from landonce import errors
@@ -42,6 +43,7 @@ class Drivers:
             once=self.scenario.once,
             own_ledger=self.scenario.own,
             follow=self.scenario.follow or patient,
+            in_parts=self.scenario.faults.slow > 0,
         )
         driver, effect = self.core.batch.begin(policy)
         agent = Agent(number, 1, self.drivers.of(driver), self.effects.of(effect), NONE, False, (), None, NONE)
@@ -81,7 +83,8 @@ class Drivers:
             return self.stopped(world, agent)
         if isinstance(effect, self.core.steps.Survey) and self._nothing_to_see(world, agent):
             return self.survey(world, agent)
-        if isinstance(effect, self.core.steps.Write) and not self.left(world, "doubt"):
+        slow = isinstance(effect, self.core.steps.Write) and effect.in_parts and self.left(world, "slow")
+        if isinstance(effect, self.core.steps.Write) and not self.left(world, "doubt") and not slow:
             return self.write(world, agent, effect)
         if self.scenario.own and isinstance(effect, self.core.steps.Change) and self._kept(agent, effect):
             return self.go_on(world, agent, "kept", lambda: effect.new)
@@ -118,6 +121,37 @@ class Drivers:
             return tuple(self._result(effect, index, index == doubtful) for index in effect.indexes)
 
         return self.go_on(world, agent, ("written", doubtful), results)
+
+    def parts(self, effect: Any) -> Iterator[tuple[int, ...]]:
+        """Which blocks may go ahead, once some are slow: nobody goes ahead with less than the beginnings of partitions."""
+        blocks, seen = effect.plan.blocks, set()
+        before = [index for index in range(len(blocks)) if index not in effect.indexes]
+        for count in range(len(effect.indexes)):
+            for ready in combinations(effect.indexes, count):
+                ahead = self.core.packing.ready_first(blocks, (*before, *ready))
+                if ahead and len(ahead) < len(blocks) and ahead not in seen:
+                    seen.add(ahead)
+                    yield ahead
+
+    def cut(self, world: Lake, agent: Agent, effect: Any, ahead: tuple[int, ...]) -> Lake | Violation:
+        """The commit timeout is over, and these blocks are ready."""
+        late = self.topics.of(
+            each for at, block in enumerate(effect.plan.blocks) if at not in ahead for each in block.ranges
+        )
+        if late & agent.owed:
+            return Violation(f"{self.topics.name(late & agent.owed)} is cut off again, and may never land")
+        slow = self.core.receipt.Fate.SLOW
+
+        def results() -> tuple[Any, ...]:
+            return tuple(
+                self._result(effect, index, doubtful=False)
+                if index in ahead
+                else self.core.receipt.BlockResult(index, slow)
+                for index in effect.indexes
+            )
+
+        after = agent._replace(owed=agent.owed | late)
+        return self.go_on(self.put(self.spend(world, "slow"), agent, after), after, ("cut", ahead), results)
 
     def _result(self, effect: Any, index: int, doubtful: bool) -> Any:
         receipt, fate = self.core.receipt, self.core.receipt.Fate
@@ -210,7 +244,7 @@ class Drivers:
         driver, effect = self.core.batch.begin(before.policy)
         after = agent._replace(
             takes=agent.takes + 1, driver=self.drivers.of(driver), effect=self.effects.of(effect),
-            done=(), attempt=None, expected=NONE,
+            done=(), attempt=None, expected=NONE, owed=0,
         )  # fmt: skip
         return self.put(world, agent, after)
 

@@ -13,7 +13,7 @@ from typing import Any
 from landonce import errors
 
 from .snapshot_drivers import LAST, Drivers, Step
-from .snapshot_values import Agent, Attempt, Lake
+from .snapshot_values import NONE, Agent, Attempt, Lake
 from .values import Violation
 
 
@@ -31,7 +31,9 @@ class Effects(Drivers):
             yield who, self.go_on(self.put(world, agent, after), after, "idle", lambda: True)
         elif isinstance(effect, steps.Write):
             yield who, self.write(world, agent, effect)
-            for index in effect.indexes:
+            for ahead in self.parts(effect) if effect.in_parts and self.left(world, "slow") else ():
+                yield f"{who}: blocks {ahead} go ahead", self.cut(world, agent, effect, ahead)
+            for index in effect.indexes if self.left(world, "doubt") else ():
                 doubted = self.write(self.spend(world, "doubt"), agent, effect, index)
                 yield f"{who}: nothing is heard of block {index}", doubted
         elif isinstance(effect, steps.Open):
@@ -67,9 +69,24 @@ class Effects(Drivers):
         if self.core.ledger.key(current) != self.core.ledger.key(effect.old):
             return self.raised(world, agent, self.core.ledger.fenced(effect.old, current))
         self.core.ledger.check_change(effect.old.pipeline, effect.old, effect.new)
+        if (cut := self._cut_too_late(world, effect)) != "":
+            return Violation(cut)
         promised = world.promised or self._promise(effect.new)
         changed = world._replace(ledger=self.ledgers.of(effect.new), promised=promised)
         return self.go_on(changed, agent, "changed", lambda: effect.new)
+
+    def _cut_too_late(self, world: Lake, effect: Any) -> str:
+        """A plan is cut while no table holds any of it, and no commit of it is on its way."""
+        plan = effect.new.pending
+        if plan is None or effect.old.pending is None or plan.blocks == effect.old.pending.blocks:
+            return ""
+        sent = {(each.table, each.mark) for each in world.flights}
+        tabs = [self.tables.tabs.values[each] for each in world.tables]
+        sent |= {(table, snap.mark) for table, tab in enumerate(tabs) for snap in tab.snaps if snap.mark != NONE}
+        for table, mark in sorted(sent):
+            if self.tables.marks.values[mark].batch == plan.batch:
+                return f"a plan is cut, and table {self.scenario.tables[table]} holds some of it"
+        return ""
 
     def _promise(self, state: Any) -> tuple[int, ...]:
         first = {at.number: position.first for at, position in state.positions}
@@ -143,6 +160,9 @@ class Effects(Drivers):
         verdict = self.core.marks.verdict(each.view, seen, effect.after)
         if verdict is not self.core.marks.Verdict.GO:
             return self._done(world, agent, table, verdict.value)
+        current = self.ledgers.values[world.ledger]
+        if self.core.ledger.key(current) == self.core.ledger.key(self.held(agent)) and current.pending != effect.plan:
+            return Violation("what is committed is not the plan that the ledger holds")
         forbidden = self._forbidden(agent, effect, each.view.table, seen.uuid)
         if forbidden:
             return Violation(forbidden)

@@ -30,11 +30,16 @@ from .mutants import (
 SNAPSHOT = "landonce.protocol.snapshot"
 MARKS = "landonce.protocol.marks"
 OWN = "landonce.protocol.own_ledger"
+PACKING = "landonce.protocol.packing"
+
+HELD = r"a plan is cut, and table \w holds some of it"
+OTHER_PLAN = r"what is committed is not the plan that the ledger holds"
+STARVED = r"is cut off again, and may never land"
 
 _STATUS = "return TableStatus(view) if in_step else TableStatus(view, floors)"
 _LAST = "mark, last = view.mark, max(known.batch if known else 0, view.latest)"
 _DONE = "if last is not None and (last.owner, last.batch) == (after.owner, after.batch):"
-_MOVED = "return self.look(replace(machine, receipts=(), opened=False, tables=None))"
+_MOVED = "return self.look(replace(machine, receipts=(), opened=False, tables=None, untried=False))"
 
 _VERDICT = (
     planted(
@@ -491,4 +496,83 @@ _OWN = (
     ),
 )
 
-MUTANTS = _VERDICT + _STATUSES + _REPLAYS + _STEPS + _LOST + _OWN
+_CUT = "return change(machine, Step.REARM, states.amended(machine.state, cut))"
+_SLOW = (
+    planted(
+        "a block goes ahead of an earlier one of its partition",
+        "own: blocks are slow",
+        LOST,
+        PACKING,
+        "        if not behind:\n",
+        "        if behind is not None:\n",
+    ),
+    planted(
+        "the position moves past blocks that were slow",
+        "own: blocks are slow",
+        LOST,
+        SNAPSHOT,
+        _CUT,
+        "return do(machine, self.commit(replace(machine, ledger=machine.state), tuple(receipts.values())))",
+    ),
+    planted(
+        "the tables of a fan-out get the position of blocks that were slow",
+        "fan-out: blocks are slow",
+        LOST,
+        SNAPSHOT,
+        _CUT,
+        "return do(machine, self.commit(replace(machine, ledger=machine.state), tuple(receipts.values())))",
+    ),
+    planted(
+        "a plan is cut in the driver's memory alone",
+        "fan-out: blocks are slow",
+        OTHER_PLAN,
+        SNAPSHOT,
+        _CUT,
+        "return commit_or_recover(replace(machine, ledger=replace(machine.state, pending=cut)))",
+    ),
+    planted(
+        "a plan is cut that was pending at the start",
+        "fan-out: blocks are slow",
+        HELD,
+        SNAPSHOT,
+        "taking, untried = _taking(machine), machine.untried",
+        "taking, untried = _taking(machine), self.in_parts",
+    ),
+    planted(
+        "a plan is cut that a table has taken",
+        "fan-out: blocks are slow, and a table is rolled back",
+        HELD,
+        SNAPSHOT,
+        "tables=None, untried=False)",
+        "tables=None)",
+    ),
+    planted(
+        "what was slow may be cut off again",
+        "own: blocks are slow",
+        STARVED,
+        SNAPSHOT,
+        "untried=self.in_parts and not machine.owes",
+        "untried=self.in_parts",
+    ),
+    planted(
+        "receipts keep the places that their blocks had",
+        "own: blocks are slow",
+        halts("ValueError"),
+        SNAPSHOT,
+        "kept = tuple((at, receipts[index])",
+        "kept = tuple((index, receipts[index])",
+    ),
+    planted(
+        "receipts stay of blocks that were cut off",
+        "fan-out: blocks are slow, one driver",
+        halts("ValueError"),
+        SNAPSHOT,
+        _CUT,
+        _CUT.replace(
+            "return change(machine, Step",
+            "return change(replace(machine, receipts=tuple(enumerate(receipts.values()))), Step",
+        ),
+    ),
+)
+
+MUTANTS = _VERDICT + _STATUSES + _REPLAYS + _STEPS + _LOST + _OWN + _SLOW

@@ -70,6 +70,71 @@ OWN = (
     ),
 )
 
+SLOW = (
+    Scenario(
+        "own: blocks are slow",
+        ("AAA", "AA"),
+        Faults(slow=2, crash=1, lost=1),
+        own=True,
+        max_rows=(4,),
+        block_rows=1,
+        alive=1,
+    ),
+    Scenario(
+        "own: blocks are slow, and a table is rolled back",
+        ("AA", "A"),
+        Faults(slow=1, crash=1, rollback=1),
+        own=True,
+        block_rows=1,
+        part=6_000,
+    ),
+    Scenario(
+        "fan-out: blocks are slow",
+        ("AB", "*A"),
+        Faults(slow=2, crash=1, lost=1),
+        tables="AB",
+        max_rows=(4, 2),
+        block_rows=1,
+        part=6_000,
+    ),
+    Scenario(
+        "fan-out: blocks are slow, one driver",
+        ("AB*", "*!"),
+        Faults(slow=2, doubt=1, lost=1),
+        tables="AB",
+        block_rows=1,
+        starts=1,
+    ),
+    Scenario(
+        "fan-out: blocks are slow, and a table is rolled back",
+        ("**", "*A"),
+        Faults(slow=1, rollback=1),
+        tables="AB",
+        max_rows=(2,),
+        block_rows=1,
+        starts=1,
+    ),
+    Scenario(
+        "fan-out: blocks are slow, and the ledger is restored",
+        ("*A", "B"),
+        Faults(slow=1, restore=1, crash=1),
+        tables="AB",
+        block_rows=1,
+        alive=1,
+        starts=3,
+        part=6_000,
+    ),
+    Scenario(
+        "fan-out: blocks are slow, and tables are made",
+        ("A", "*"),
+        Faults(slow=1, crash=1),
+        tables="AB",
+        absent="B",
+        block_rows=1,
+        halts=REPLACED,
+    ),
+)
+
 FAN_OUT = (
     Scenario("fan-out: nothing fails, two drivers", ("AB*",), Faults(), tables="AB", max_rows=(2,)),
     Scenario("fan-out: one driver, answers are lost", ("*AB",), Faults(lost=2), tables="AB", max_rows=(1,), starts=1),
@@ -231,7 +296,7 @@ FAN_OUT = (
     ),
 )
 
-SCENARIOS = OWN + FAN_OUT
+SCENARIOS = OWN + FAN_OUT + SLOW
 
 # What the protocol does not withstand, and says so: each must be found, or the fakes are kinder than the world.
 BEYOND = (

@@ -43,6 +43,8 @@ class Faults:
     """The ledger is restored from a backup that was taken at any time before."""
     doubt: int = 0
     """A worker's answer does not come: its files count for nothing."""
+    slow: int = 0
+    """There is a commit timeout, and some blocks are not ready when it is over."""
 
 
 KINDS = tuple(Faults.__dataclass_fields__)
@@ -117,6 +119,8 @@ class Agent(NamedTuple):
     """The table as this driver last saw or left it, where the table is the ledger."""
     came: tuple[int, int] | None = None
     """What Spark brings to a query: the range of the one partition."""
+    owed: int = 0
+    """What was slow in a batch of this driver."""
 
 
 @quick

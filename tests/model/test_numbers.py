@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from . import (
     dedup_mutants,
+    letters_mutants,
     mutants,
+    push_mutants,
     query_mutants,
     snapshot_mutants,
     snapshot_query_mutants,
@@ -17,7 +19,9 @@ from .wide import FAR, WORLDS
 
 PLANTED = (
     dedup_mutants,
+    letters_mutants,
     mutants,
+    push_mutants,
     query_mutants,
     snapshot_mutants,
     snapshot_query_mutants,
@@ -31,7 +35,7 @@ PLANTED = (
 def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:
     named = [(module.__name__, mutant.name) for module in PLANTED for mutant in module.MUTANTS]
     print(f"{len(named)} planted bugs")
-    assert len(set(named)) == len(named) >= 180
+    assert len(set(named)) == len(named) >= 260
 
 
 def test_two_million_worlds_are_searched() -> None:

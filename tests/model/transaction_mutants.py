@@ -22,6 +22,7 @@ from .mutants import (
     OTHER_ROWS,
     RECORDED_FIRST,
     SWAP,
+    TOO_MANY,
     TWICE,
     UNCOMMITTED,
     UNPREPARED,
@@ -36,6 +37,7 @@ BLOCKS = "landonce.protocol.block_rows"
 _FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}'
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
 UNCHECKED = Patch(BLOCKS, "block.number not in there and new.epoch", "block.number is None and new.epoch")
+_UNJUDGED = (BATCH, "if (error := _too_many(machine)) is not None:", "if (error := None) is not None:")
 _READ = "    if row is not None and row.mark is Mark.AFTER:\n"
 
 _CLAIMS = (
@@ -170,6 +172,83 @@ _DRIVER = (
         "dead letters, filtered records",
         LOST,
         *UNCOMMITTED,
+    ),
+    planted(
+        "dead letters are judged after the batch is recorded",
+        "one bad record is too many",
+        TOO_MANY,
+        *_UNJUDGED,
+        Patch(BATCH, "return do(policy.forget(machine), Survey())", "return _late(machine)"),
+        Patch(
+            BATCH,
+            "def not_again(machine: Machine) -> tuple[int, ...]:",
+            "def _late(machine: Machine) -> Next:\n"
+            "    if machine.policy.tolerance.too_many(machine.totals):\n"
+            "        raise errors.TooManyDeadLetters('late')\n"
+            "    return do(machine.policy.forget(machine), Survey())\n\n\n"
+            "def not_again(machine: Machine) -> tuple[int, ...]:",
+        ),
+    ),
+    planted(
+        "dead letters of a plan that is written again are not judged",
+        "one bad record is too many",
+        TOO_MANY,
+        BATCH,
+        "    if machine.pending.kind in (Kind.REPLAY, Kind.LETTERS):\n        return None\n",
+        "    if machine.state.inherited:\n        return None\n",
+    ),
+    planted(
+        "dead letters of earlier batches are not counted",
+        "too many dead letters",
+        TOO_MANY,
+        BATCH,
+        "    before, lately = machine.state.totals, machine.state.lately\n",
+        "    before, lately = Totals(), Totals()\n",
+    ),
+    planted(
+        "a restart forgets that the last batches were beyond the limit",
+        "too many dead letters after good records",
+        TOO_MANY,
+        BATCH,
+        "    before, lately = machine.state.totals, machine.state.lately\n",
+        "    before, lately = machine.state.totals, Totals()\n",
+    ),
+    planted(
+        "the ledger does not keep that a batch was beyond the limit",
+        "too many dead letters after good records",
+        TOO_MANY,
+        BATCH,
+        "states.recorded(machine.state, machine.totals, lately=machine.lately)",
+        "states.recorded(machine.state, machine.totals)",
+    ),
+    planted(
+        "a plan is given up though rows of it have landed",
+        "one bad record is too many",
+        halts("PlanPending"),
+        BATCH,
+        "machine.pending.kind is Kind.DELIVER and machine.totals.landed == 0",
+        "machine.pending.kind is Kind.DELIVER",
+    ),
+    planted(
+        "a plan is given up though rows of it have landed, and the ledger does not notice",
+        "one bad record is too many",
+        TWICE + "|" + halts("TargetAhead"),
+        BATCH,
+        "machine.pending.kind is Kind.DELIVER and machine.totals.landed == 0",
+        "machine.pending.kind is Kind.DELIVER",
+        Patch(
+            BLOCKS,
+            "if block.number in there and not all(past) and block.number not in empty:",
+            "if block.number is None:",
+        ),
+    ),
+    planted(
+        "a plan is not given up, and its empty blocks stay",
+        "too many dead letters",
+        TWICE + "|" + halts("PlanPending"),
+        BLOCKS,
+        "row.receipt is not None and Receipt.from_json(row.receipt).landed == 0",
+        "False",
     ),
     planted(
         "a plan of another transform is written",

@@ -116,15 +116,6 @@ class DatabaseQueries(Brought):
 class WrappedQueries(Brought, Pushes):
     """A query into a wrapped sink."""
 
-    def _standing(self, world: Any, batch: int) -> Any:
-        """The machine reads the receipts of blocks that do not come again."""
-        seen = super()._standing(world, batch)
-        rows = (
-            each if each.receipt is None else replace(each, receipt=self.receipts.values[int(each.receipt)].to_json())
-            for each in seen.rows
-        )
-        return replace(seen, rows=tuple(rows))
-
     def _raised(self, world: Any, agent: Any, error: Exception) -> Any:
         """A probe cannot be asked about rows that do not come again. Where pushing again is harmless, a push may arrive at any time."""
         if not isinstance(error, errors.OutcomeUnknown) or self._comes_again(agent):

@@ -123,3 +123,5 @@ class Base(NamedTuple):
     starts: int
     promised: tuple[int, ...]
     halted: str
+    beyond: int = 0
+    """The records of the last batches that were recorded beyond the limit, one after the other."""

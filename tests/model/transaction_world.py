@@ -69,14 +69,19 @@ class Transactions:
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, False)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
 
+    def _tolerance(self, number: int) -> Any:
+        limits = self.scenario.limits
+        limit = limits[min(number, len(limits)) - 1] if number <= LAST else 1.0
+        return self.core.tolerance.Tolerance(limit, self.scenario.floor)
+
     def _policy(self, number: int, fingerprint: str) -> Any:
-        del number
         return self.core.transactional.Transactional(
             target="table",
             fingerprint=fingerprint,
             start=self.core.source.Start.LATEST if self.scenario.latest else self.core.source.Start.EARLIEST,
             once=True,
             keyed=self.scenario.keyed,
+            tolerance=self._tolerance(number),
         )
 
     # ── a driver ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,6 +158,7 @@ class Transactions:
             errors.TargetAhead: bool(world.landed & ~self.topics.below(now.positions) & ~pending),
             errors.Fenced: restored or (held is not None and self.core.ledger.key(held) != self.core.ledger.key(now)),
             errors.LedgerSetBack: restored,
+            errors.TooManyDeadLetters: self._tolerance(agent.number).limit < 1,
             errors.Unbalanced: not all(row.after for row in world.rows) or not world.rows,
         }
         return reasons.get(type(error), False)
@@ -179,11 +185,34 @@ class Transactions:
             return
         if after is None:
             return
+        if effect.step is self.core.steps.Step.RECORD:
+            beyond = self._beyond(world, agent, effect)
+            if wrong := self._too_many(agent, effect, beyond):
+                yield who, Violation(wrong)
+                return
+            after = after._replace(beyond=beyond)
         yield who, self._go_on(after, agent, effect.new)
         if self._left(world, "unsure"):
             unsure = agent._replace(unsure=True)
             yield f"{who} is applied, unanswered", self._with(self._spend(after, "unsure"), agent, unsure)
             yield f"{who} is not applied, unanswered", self._with(self._spend(world, "unsure"), agent, unsure)
+
+    def _beyond(self, world: Base, agent: Agent, effect: Any) -> int:
+        batch = sum(self.topics.of(block.ranges) for block in effect.old.pending.blocks)
+        if not batch:
+            return world.beyond
+        share = (batch & self.topics.dead).bit_count() / batch.bit_count()
+        return world.beyond | batch if share > self._tolerance(agent.number).limit else 0
+
+    def _too_many(self, agent: Agent, effect: Any, beyond: int) -> str:
+        """What must not be recorded, counted in the topic and not in receipts: a batch beyond the limit, which is large, or not the first,
+        whoever recorded those before it."""
+        allowed = self._tolerance(agent.number)
+        for bits in (beyond, self.topics.below(effect.new.positions)) if beyond else ():
+            dead = (bits & self.topics.dead).bit_count()
+            if dead >= allowed.floor and dead > allowed.limit * bits.bit_count():
+                return "a batch with too many dead letters is recorded"
+        return ""
 
     def _changed(self, world: Base, old: Any, new: Any) -> Base | None:
         """The ledger's transaction; None while it waits for a row that an open transaction has changed."""
@@ -373,7 +402,8 @@ class Transactions:
         fate, more = reply
         receipt, error, wants = None, None, ()
         if fate is fates.LANDED:
-            receipt = self.receipts.values[job.receipt if more is None else int(more)]
+            known = self.receipts.values[job.receipt]
+            receipt = known if more is None else self.core.receipt.Receipt.from_json(more)
         elif fate is fates.HALTED:
             error = self.__dict__.setdefault("_fenced", errors.Fenced("the block is another's"))
         elif fate is fates.WAITING:
@@ -399,7 +429,7 @@ class Transactions:
 
     def _block_row(self, row: Row) -> Any:
         mark = self.core.block_rows.Mark("AFTER" if row.after else "BEFORE")
-        receipt = str(row.receipt) if row.after else None
+        receipt = self.receipts.values[row.receipt].to_json() if row.after else None
         return self.core.block_rows.BlockRow(row.number, self.claims.values[row.claim], mark, receipt)
 
     def _locked(self, world: Base, batch: int, number: int) -> bool:

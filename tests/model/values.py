@@ -77,6 +77,8 @@ class Scenario:
     faults: Faults
     table_partitions: int = 2
     """Records of one Kafka partition alternate between so many partitions of the table."""
+    tables: int = 1
+    """And between so many tables. The target remembers tokens without their tables: that is the worst that it can do."""
     max_rows: int = 8
     block_rows: int = 8
     parallelism: int = 1
@@ -125,6 +127,9 @@ class Routed:
     latest: bool = False
     """The pipeline begins at the end of the topic: what is there before its first start is not asked for."""
     fingerprints: tuple[str, ...] = ("f",)
+    limits: tuple[float, ...] = (1.0,)
+    """The share of dead letters that the first driver accepts, the second, …; those that come when nothing goes wrong any more accept all."""
+    floor: int = 1
     halts: tuple[str, ...] = ()
     """The named errors that a driver may end in here, which nobody has taken over. All others are defects."""
     part: int = 0
@@ -200,6 +205,11 @@ class Job:
     result: Any
     fill: bool
     title: str
+    place: int = 0
+    """Of its table among those that the block has rows for."""
+    tables: int = 1
+    then: int = -1
+    """The job of the next one."""
 
 
 @dataclass(frozen=True)

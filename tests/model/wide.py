@@ -22,12 +22,16 @@ FARTHER = 40
 WORLDS = {
     "deduplicating": 500_000,
     "deduplicating, queries": 160_000,
+    "deduplicating, pushes": 40_000,
     "snapshot": 300_000,
     "snapshot, queries": 220_000,
+    "snapshot, pushes": 25_000,
     "transactional": 170_000,
     "transactional, queries": 13_000,
+    "transactional, pushes": 4_000,
     "claimed": 150_000,
     "claimed, queries": 130_000,
+    "claimed, pushes": 20_000,
     "content": 100_000,
 }
 """What `make test` sees at least, by kind of sink and source of ranges."""

@@ -54,6 +54,7 @@ class Model:
         existing = [each for each in coordinates if each not in self.scenario.gone]
         self.bit = {each: 1 << index for index, each in enumerate(existing)}
         self.part = {each: each[1] % self.scenario.table_partitions for each in existing}
+        self.table = {each: each[1] % self.scenario.tables for each in existing}
         self.silent = sum(self.bit[each] for each in self.scenario.filtered)
         self.rejected = sum(self.bit[each] for each in self.scenario.dead)
 
@@ -329,7 +330,9 @@ class Model:
                 yield who, Violation("a plan is written with another transform than it was made with")
                 return
             jobs = self._launch(agent)
-            begun = self.settlings.of(self.core.settle.begin(effect.mode, fill=effect.plan.kind.value == "fill"))
+            begun = self.settlings.of(
+                self.core.settle.begin(effect.mode, fill=effect.plan.kind.value in ("fill", "letters"))
+            )
             workers = tuple(Worker(agent.number, job, begun, 0, ()) for job in jobs)
             launched = world._replace(workers=tuple(sorted(world.workers + workers)))
             mode = effect.mode.value
@@ -362,10 +365,6 @@ class Model:
         ]
         bits = sum(bit for _, bit in within)
         rows = bits & ~self.silent & ~self.rejected
-        parts = tuple(
-            sum(bit for each, bit in within if self.part[each] == part and bit & rows)
-            for part in range(self.scenario.table_partitions)
-        )
         receipt = self.core.receipt.Receipt(
             read=bits.bit_count(),
             landed=rows.bit_count(),
@@ -373,12 +372,26 @@ class Model:
             dead_lettered=(bits & self.rejected).bit_count(),
         )
         result = self.results.of(self.core.receipt.BlockResult(index, self.core.receipt.Fate.LANDED, receipt))
-        token = self.tokens.of(self.core.blocks.token(identity, block))
         title = ", ".join(f"{TOPIC}[{each.partition.number}] [{each.first},{each.end})" for each in block.ranges)
-        return Job(
-            index, token, plan.deadline, parts, rows, result, plan.kind.value == "fill",
-            f"block {title} generation {block.generation} deadline {plan.deadline}",
-        )  # fmt: skip
+        named = sorted({self.table[each] for each, bit in within if bit & rows}) or [0]
+        then = -1
+        for place in reversed(range(len(named))):
+            mine = [(each, bit) for each, bit in within if self.table[each] == named[place] and bit & rows]
+            parts = tuple(
+                sum(bit for each, bit in mine if self.part[each] == part)
+                for part in range(self.scenario.table_partitions)
+            )
+            token = self.core.blocks.token(identity, block)
+            if self.scenario.tables > 1:
+                token = self.core.blocks.table_token(token, block, f"table {named[place]}")
+                title = f"{title} of table {named[place]}"
+            job = Job(
+                index, self.tokens.of(token), plan.deadline, parts, sum(bit for _, bit in mine), result,
+                plan.kind.value == "fill", f"block {title} generation {block.generation} deadline {plan.deadline}",
+                place, len(named), then,
+            )  # fmt: skip
+            then = self.jobs.of(job)
+        return job
 
     # ── a worker ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -472,8 +485,19 @@ class Model:
         """A worker whose block has a fate reports it to the driver that hears it, and is gone."""
         if settling.fate is None:
             return self._employ(world, before or worker, worker._replace(settling=self.settlings.of(settling)))
+        if (another := self._next_table(worker, settling)) is not None:
+            return self._employ(world, before or worker, another)
         world = self._employ(world, before or worker, None)
         return self._report(world, worker, self._result(worker, settling)) if worker.heard else world
+
+    def _next_table(self, worker: Worker, settling: Any) -> Worker | None:
+        """The same worker at the next table of its block, unless production code knows the block's fate by now."""
+        job, landed = self.jobs.values[worker.block], self.core.receipt.Fate.LANDED
+        before = [replace(settling, fate=landed)] * job.place
+        if self.core.settle.block_fate([*before, settling], job.tables) is not None:
+            return None
+        begun = self.core.settle.begin(settling.mode, fill=settling.fill, wary=settling.wary)
+        return Worker(worker.heard, job.then, self.settlings.of(begun), 0, ())
 
     def _result(self, worker: Worker, settling: Any) -> int:
         fates = self.core.receipt.Fate
@@ -660,6 +684,11 @@ class Model:
             self._covered[world.ledger] = covered
         lost = covered & self._owed(world.promised) & ~world.landed & ~world.dead
         return f"the committed position covers {self.name(lost)}, which is nowhere" if lost else ""
+
+    def replayed(self, world: World) -> int:
+        """Records that could not land, and did when their dead letters were replayed."""
+        del world
+        return 0
 
     def fill(self, world: World) -> World:
         """An operator's word: what a torn table partition lacks shall be written."""

@@ -104,3 +104,5 @@ class Sky(NamedTuple):
     starts: int
     promised: tuple[int, ...]
     halted: str
+    beyond: int = 0
+    """The records of the last batches that were recorded beyond the limit, one after the other."""

@@ -50,6 +50,7 @@ class Pushes(Transactions):
             can_probe=self.scenario.probe and not self.scenario.harmless,
             wait=self._wait(number),
             once=True,
+            tolerance=self._tolerance(number),
         )
 
     # ── a driver ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,13 +219,13 @@ class Pushes(Transactions):
 
     def _arrivals(self, world: Sky, flight: Flight) -> Iterator[Step]:
         what = f"attempt {flight.nonce} arrives: {self.topics.name(flight.rows)}"
-        arrived = self._told(self._without(world, flight.nonce), flight.nonce, ARRIVED)
+        arrived = self._with_reply(self._without(world, flight.nonce), flight.nonce, ARRIVED)
         yield what, self._landed(arrived, flight.rows)
         if self._left(world, "late") and self.scenario.harmless:
-            again = self._spend(self._told(world, flight.nonce, ARRIVED), "late")
+            again = self._spend(self._with_reply(world, flight.nonce, ARRIVED), "late")
             yield f"{what}, and will again", self._landed(again, flight.rows)
         if self._left(world, "vanish"):
-            gone = self._told(self._without(world, flight.nonce), flight.nonce, GONE)
+            gone = self._with_reply(self._without(world, flight.nonce), flight.nonce, GONE)
             yield f"attempt {flight.nonce} comes to nothing", self._spend(gone, "vanish")
 
     def _landed(self, world: Sky, rows: int) -> Sky | Violation:
@@ -237,7 +238,7 @@ class Pushes(Transactions):
                 return Violation(f"a block of {late[0]} arrives after a later one")
         return world._replace(landed=world.landed | rows)
 
-    def _told(self, world: Sky, nonce: int, sent: int) -> Sky:
+    def _with_reply(self, world: Sky, nonce: int, sent: int) -> Sky:
         workers = (each._replace(sent=sent) if each.nonce == nonce else each for each in world.workers)
         return world._replace(workers=tuple(sorted(workers)))
 
@@ -258,7 +259,7 @@ class Pushes(Transactions):
 
     def _push_row(self, row: Row) -> Any:
         marks = self.core.block_rows
-        receipt = str(row.receipt) if row.receipt >= 0 else None
+        receipt = self.receipts.values[row.receipt].to_json() if row.receipt >= 0 else None
         mark = self.core.block_rows.Mark(row.state)
         claim = self.claims.values[row.claim]
         return marks.PushRow(row.number, claim, mark, 1, row.nonce, row.claimed_at, receipt, row.wait)

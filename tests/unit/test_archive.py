@@ -19,7 +19,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_one_java_is_told_nothing(prefix: Path) -> None:
+def test_without_one_java_is_reported_nothing(prefix: Path) -> None:
     assert archive.java_options() == ""
 
 

@@ -19,6 +19,7 @@ from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
+from landonce.protocol.start import GroupOffsets
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.operations import Before, Operations, Upkeep
@@ -66,6 +67,12 @@ class Brokers:
     def survey(self, topics: tuple[str, ...]) -> SourceView:
         return SourceView("cluster", (("t", "id"),), ((Partition("t", 0), Extent(0, 10)),))
 
+    def group(self, name: str, partitions: object) -> GroupOffsets:
+        return GroupOffsets(0, {}, {})
+
+    def first_times(self, positions: dict[Partition, int]) -> dict[Partition, int]:
+        return dict.fromkeys(positions, 1_000)
+
 
 @pytest.fixture(params=[Outside, Beside])
 def parts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
@@ -92,6 +99,10 @@ def test_check_says_what_can_be_said_of_any_sink(parts: Parts) -> None:
         "pipeline file", "Kafka", "ledger", "position", "Spark", "dead letters",
     ]  # fmt: skip
     assert not check.refused
+    assert check.sections[3].findings[0].what == (
+        "t[0] would begin at offset 0 of [0, 10): at most 10 records to deliver, 0 before that are left out; its first "
+        "record is of 1970-01-01T00:00:01Z"
+    )
     assert check.promise.what == "p arrives"
 
 

@@ -13,17 +13,19 @@ import landonce
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
+from landonce.read.evolution import Evolution
 from landonce.read.formats.json.columns import fit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema, json_note
-from landonce.sinks.clickhouse import settings
+from landonce.sinks.clickhouse import driver, evolve, settings, sink
 from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.probe import Line, compare, where
 from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
 from landonce.sinks.clickhouse.table import (
     Column,
+    Layout,
     Table,
     coordinate_faults,
     create_statement,
@@ -71,7 +73,7 @@ def test_types_have_an_arrow_and_a_wire_type(text: str, arrow: pa.DataType, wire
 
 @pytest.mark.parametrize(
     "text",
-    ["Map(Bool, Int8)", "AggregateFunction(sum, Int8)", "Tuple()", "Nullable(Nothing)", "Future[3]", "Decimal(x)"],
+    ["Map(Float32, Int8)", "AggregateFunction(sum, Int8)", "Tuple()", "Nullable(Nothing)", "Future[3]", "Decimal(x)"],
 )
 def test_types_that_are_not_exact_are_refused(text: str) -> None:
     with pytest.raises(Unsupported):
@@ -261,7 +263,7 @@ def test_a_view_that_failed_is_named_however_long_the_message() -> None:
     assert Answer(502, None, "", long).view == ""
 
 
-def test_what_the_insert_itself_refused_is_told_in_plain_words() -> None:
+def test_what_the_insert_itself_refused_is_reported_in_plain_words() -> None:
     late = Answer(500, 395, "q", f"Code: 395. DB::Exception: {LATE}: while executing 'FUNCTION throwIf(…)'".encode())
     assert late.said == "this insert came after its deadline"
     quoted = Answer(500, 62, "q", f"Code: 62. DB::Exception: Syntax error: … throwIf(…, '{LATE}')".encode())
@@ -327,3 +329,67 @@ def test_a_text_that_is_not_one_json_value_is_no_value_of_a_variant() -> None:
     assert np.flatnonzero(np.logical_or.reduce([each.rows for each in faults])).tolist() == [1, 2, 4, 5, 6, 8, 9]
     _, faults = fit(pa.array([None], pa.string()), column.field())
     assert not faults
+
+
+class Recorded:
+    """A connection that says what it was asked to do. Inserts run until they are killed."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def do(self, sql: str) -> str:
+        self.done.append(sql)
+        return ""
+
+    def ask(self, sql: str, parameters: object = None) -> pa.Table:
+        del parameters
+        running = "processes" in sql and not self.done
+        if running:
+            assert "FROM clusterAllReplicas('shards', system.processes)" in sql
+        return pa.table({"query_id": ["landonce-1"] if running else pa.array([], pa.string())})
+
+    def one(self, sql: str, parameters: object = None) -> int:
+        del sql, parameters
+        return 0
+
+
+def test_every_statement_that_makes_alters_drops_or_kills_names_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of several servers is not run in tests: this is what one is asked."""
+    made = landonce.clickhouse("http://localhost/d", "t", create=True, cluster="shards").to_sink("p")
+    there = Table(made.table_name, "MergeTree", "", "", "_offset", (), (Column("id", "Int32", "", ""),))
+    recorded = Recorded()
+    for module in (driver, sink):
+        monkeypatch.setattr(module, "connect", lambda _: recorded)
+    monkeypatch.setattr(evolve, "describe", lambda *_: there)
+    target = made.target()
+    target.kill()
+    target.take_back()
+    target.create(parse_schema("id INT"))
+    made.change("t", Evolution(widened=((("id",), pa.int64()),)))
+    kill, drop, create, alter = recorded.done
+    assert kill.startswith("KILL QUERY ON CLUSTER `shards` WHERE startsWith(query_id, ")
+    assert drop == "DROP TABLE IF EMPTY `d`.`t` ON CLUSTER `shards`"
+    assert create.startswith("CREATE TABLE IF NOT EXISTS `d`.`t` ON CLUSTER `shards`\n")
+    assert alter == "ALTER TABLE `d`.`t` ON CLUSTER `shards` MODIFY COLUMN `id` Int64"
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("MergeTree", "_version"),
+        ("MergeTree", "_is_deleted"),
+        ("ReplacingMergeTree(v, gone)", "v"),
+        ("ReplacingMergeTree(v, gone)", "gone"),
+        ("CollapsingMergeTree(_sign)", "_sign"),
+    ],
+)
+def test_no_field_has_the_name_of_a_column_that_landonce_fills(engine: str, name: str) -> None:
+    """It would be there twice."""
+    layout = Layout(engine=engine, key=("id",))
+    with pytest.raises(ConfigError, match=f"cannot be called {name}"):
+        create_statement(TableName("d", "t"), parse_schema(f"id INT, {name} INT"), layout)
+    others = {"_version", "_is_deleted", "v", "gone", "_sign"} - dict(layout.change_columns).keys()
+    statement = create_statement(
+        TableName("d", "t"), parse_schema(f"id INT, {' INT, '.join(sorted(others))} INT"), layout
+    )
+    assert statement.count(f"`{name}`") == 1

@@ -1,6 +1,7 @@
 """The pipeline file: what it may say, and what a person reads when it says something else."""
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import yaml
 
 from landonce.config.dedup import Dedup, KeyPart
 from landonce.config.load import keys_of, validated
-from landonce.config.model import byte_size, seconds
+from landonce.config.model import DeadLetters, byte_size, seconds, share
 from landonce.config.part import Part
 from landonce.errors import ConfigError
 from landonce.sinks.pipeline_file import load, parse
@@ -57,7 +58,7 @@ def test_the_ten_lines_of_the_readme(monkeypatch):
     assert config.pipeline == "clicks"
     assert config.source.kafka.topics == ("clicks",)
     assert config.transform.where == "event <> 'ping'"
-    assert config.batch.interval == 1.0
+    assert config.batch.interval == config.batch.every(60.0).interval == 1.0
     assert config.sink.create
 
 
@@ -65,9 +66,10 @@ def test_defaults():
     config = read()
     assert config.ledger.sqlite == FOLDER / "landonce.ledger"
     assert config.dead_letters.path == FOLDER / "dead"
-    assert config.source.kafka.start == "earliest"
+    assert config.source.kafka.start.edge == "earliest"
     assert not config.sink.create
     assert config.transform.empty
+    assert config.batch.every(60.0).interval == 60.0, "the sink says it where the file does not"
 
 
 class TestYaml:
@@ -150,10 +152,14 @@ class TestKeys:
         ("place", "value", "said"),
         [
             ("pipeline", 5, "pipeline: must be text"),
-            ("source__kafka__start", "yesterday", "source.kafka.start: must be 'earliest' or 'latest'"),
+            (
+                "source__kafka__start",
+                "yesterday",
+                "source.kafka.start: must be earliest, latest, {timestamp: 2026-11-01T00:00:00Z}, {offsets",
+            ),
             ("source__kafka__schema", 5, "source.kafka.schema: must be text or a mapping of names to types"),
             ("source__kafka__options", {"a": [1]}, "source.kafka.options.a: must be text or a whole number"),
-            ("sink__clickhouse", "here", "sink.clickhouse: must be a section with keys of its own: url, table"),
+            ("sink__clickhouse", "here", "sink.clickhouse: must be a section with keys of its own: table, tables"),
             ("sink__clickhouse__create", "perhaps", "sink.clickhouse.create: must be true or false"),
             ("sink__clickhouse__table", "", "sink.clickhouse.table: must not be empty"),
             ("batch__max_rows", "many", "batch.max_rows: must be a whole number"),
@@ -179,7 +185,7 @@ class TestKeys:
             "line 3: source.kafka.topics",
             "line 4: source.kafka.topcis",
             "line 6: source.kafka.start",
-            "line 8: sink.clickhouse.table",
+            "line 8: sink.clickhouse",
         ]
 
     def test_a_topic_named_twice(self):
@@ -188,6 +194,15 @@ class TestKeys:
     def test_two_ledgers_or_none(self):
         assert "name one ledger" in refusal(ledger={"sqlite": "a", "postgres": "postgresql://h/d"})
         assert "name one ledger" in refusal(ledger={})
+        assert "name one ledger" in refusal(ledger={"memory": True, "keeper_map": {"path": "/a"}})
+        assert "ledger.memory" in refusal(ledger={"memory": False})
+
+    def test_keeper_map_needs_a_path_and_a_store_for_dedup(self):
+        assert read(ledger={"keeper_map": {"path": "/a/b"}}).ledger.keeper_map.table == "landonce_ledger"
+        for path in ("", "a", "/", "/a/"):
+            assert "ledger.keeper_map.path" in refusal(ledger={"keeper_map": {"path": path}})
+        for ledger in ({"keeper_map": {"path": "/a"}}, {"memory": True}):
+            assert "dedup.store: is missing" in refusal(ledger=ledger, dedup={"key": ["id"]})
 
 
 @pytest.mark.parametrize(
@@ -283,6 +298,7 @@ class TestValues:
             ("sink__clickhouse__deadline", "2h"),
             ("stall", 0),
             ("source__kafka__topics", []),
+            ("dead_letters__path", "s3://bucket/dead"),
         ],
     )
     def test_limits(self, place, value):
@@ -399,3 +415,87 @@ class TestDedup:
             far = dedup(f"{{key: [a], store: {{{name}: '{name}://u:s3cr3t-of-{name}@h/d'}}}}").beside(tmp_path)
             assert far.store.place == f"{name}://u:s3cr3t-of-{name}@h/d"
             assert "s3cr3t" not in repr(far)
+
+
+class TestTopics:
+    def test_a_regular_expression_matches_whole_names_and_never_internal_topics(self):
+        topics = read(source__kafka__topics={"match": r"shop\..*|.*offsets"}).source.kafka.topics
+        names = ["shop.orders", "workshop.orders", "__consumer_offsets", "my_offsets"]
+        assert [each for each in names if topics.takes(each)] == ["shop.orders", "my_offsets"]
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"match": "("}, "source.kafka.topics: match: is not a regular expression"),
+            ({"match": ""}, "source.kafka.topics.match: must not be empty"),
+            ({"mtach": "x"}, "source.kafka.topics.mtach: unknown key"),
+            ([], "source.kafka.topics: must not be empty"),
+            (["a", 5], "source.kafka.topics.1: must be text"),
+        ],
+    )
+    def test_what_is_refused(self, given, said):
+        assert said in refusal(source__kafka__topics=given)
+
+
+@pytest.mark.parametrize(
+    ("written", "part"), [("1%", 0.01), ("0.5 %", 0.005), ("100%", 1.0), (0.1, 0.1), ("0", 0.0), (1, 1.0)]
+)
+def test_a_share_is_written_as_percent_or_as_a_number(written: object, part: float) -> None:
+    assert share(written) == pytest.approx(part)
+
+
+@pytest.mark.parametrize("written", ["101%", "-1%", 2, True, "a few", "1e-3", None])
+def test_what_is_no_share_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="is not a share of the records"):
+        share(written)
+
+
+def test_the_policy_on_the_page_is_the_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text()
+    [shown] = re.findall(r"```yaml\n(dead_letters:.*?)```", page, re.DOTALL)
+    section = DeadLetters.model_validate(yaml.safe_load(shown)["dead_letters"])
+    assert section == DeadLetters(path=Path("dead"))
+
+
+class TestTables:
+    """The grammar of `table` and `tables` is one for all sinks that have it."""
+
+    @pytest.mark.parametrize(
+        ("section", "said"),
+        [
+            ({}, "name one `table`, or a list of `tables`"),
+            ({"table": "t", "tables": [{"table": "u"}]}, "name one `table`, or a list of `tables`"),
+            ({"tables": [{"table": "u", "equals": "x"}]}, "need a `route_field`"),
+            ({"table": "t", "route_field": "kind"}, "goes with a list of `tables`"),
+            ({"tables": [{"table": "u"}], "route_field": "_topic"}, "give each of the `tables` its `topics`"),
+            ({"table": "{a}_{b}"}, "names two fields"),
+            ({"tables": [{"table": "u", "topics": ["other"]}]}, "no table takes the topic clicks"),
+            (
+                {"tables": [{"table": "u"}, {"table": "v", "topics": ["other"]}]},
+                "other is not one of source.kafka.topics",
+            ),
+            ({"tables": [{"table": "u", "topics": {"match": "("}}]}, "is not a regular expression"),
+            ({"table": "{kind}", "mode": "upsert", "key": "id"}, "upsert goes with one table"),
+            ({"table": "t", "evolve": True, "mode": "upsert", "key": "id"}, "upsert goes with one table"),
+        ],
+    )
+    def test_what_is_refused(self, section, said):
+        assert said in refusal(sink={"clickhouse": {"url": "http://h/d", **section}})
+
+    def test_dedup_takes_one_table(self):
+        in_lists = {"tables": [{"table": "d.t"}, {"table": "d.u"}]}
+        for tables in ({"table": "d.t_{kind}"}, {"table": "d.{_topic}"}, in_lists):
+            for many in ({"clickhouse": {"url": "http://h/d", **tables}}, {"iceberg": tables}):
+                said = refusal(sink=many, ledger={"sqlite": "ledger"}, dedup={"key": ["id"], "ttl": "1d"})
+                assert "dedup: takes one table, and the sink writes to several" in said
+
+    def test_expressions_do_not_go_with_evolve(self):
+        evolving = {"clickhouse": {"url": "http://h/d", "table": "t", "evolve": True}}
+        assert "nor `evolve`" in refusal(sink=evolving, transform={"where": "id > 0"})
+
+    def test_a_topic_map_and_templates(self):
+        tables = [{"table": "a", "topics": ["clicks"]}, {"table": "b", "topics": {"match": "c.*"}, "equals": "x"}]
+        config = read(sink={"clickhouse": {"url": "http://h/d", "tables": tables, "route_field": "kind"}})
+        assert config.sink.routing.static == ("a", "b")
+        for table, field in (("{_topic}", None), ("e_{kind}", "kind"), ("{_topic}_{kind}", "kind")):
+            assert read(sink={"clickhouse": {"url": "http://h/d", "table": table}}).sink.routing.field == field

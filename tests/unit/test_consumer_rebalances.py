@@ -92,6 +92,9 @@ class Client:
     def seek(self, target: TopicPartition) -> None:
         self.at[Partition(target.topic, target.partition)] = target.offset
 
+    def consumer_group_metadata(self) -> bytes:
+        return b""
+
     def consume(self, count: int, _: float) -> list[Message]:
         found = []
         for each in self.at.keys() - self._paused:

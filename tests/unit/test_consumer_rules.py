@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from confluent_kafka import Consumer
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from landonce import errors
-from landonce.consumer import OffsetStore, Partition, SqlOffsets, Stored
+from landonce.consumer import OffsetStore, Origin, Partition, SqlOffsets, Stored, store
 from landonce.consumer.claims import Extent, start_of
-from landonce.consumer.offsets import Holding, in_doubt
+from landonce.consumer.kafka import _stored
+from landonce.consumer.offsets import Holding, in_doubt, origin_of
 from landonce.consumer.options import Start, check_foreign, client_config, consumer_config, settings
-from landonce.consumer.sql import insert_new, offset_table
+from landonce.consumer.sql import PlainConnection, insert_new, offset_table
 from landonce.consumer.store import PollClock
 
 P = Partition("orders", 0)
@@ -26,6 +29,92 @@ GROUP = {"group.id": "g", "bootstrap.servers": "127.0.0.1:1"}
 def test_importing_it_loads_neither_spark_nor_arrow_nor_chdb() -> None:
     code = "import sys, landonce.consumer; sys.exit(bool({'pyspark', 'pyarrow', 'chdb', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class _Connection(sqlite3.Connection):
+    """Of Python 3.12 or later, where `autocommit` is an attribute; before, it is none."""
+
+    autocommit: Any = -1
+
+
+@pytest.mark.parametrize(
+    ("autocommit", "isolation_level", "begun", "alone"),
+    [
+        (-1, "", False, False),
+        (-1, None, False, True),
+        (-1, None, True, False),
+        (True, "", False, True),
+        (True, "", True, False),
+        (False, None, False, False),
+    ],
+)
+def test_whether_a_plain_connection_of_sqlite_commits_by_itself(
+    autocommit: Any, isolation_level: str | None, begun: bool, alone: bool
+) -> None:
+    dialect = create_engine("sqlite://").dialect
+    connection: Any = sqlite3.connect(":memory:", factory=_Connection, isolation_level=isolation_level)
+    if begun:
+        connection.execute("BEGIN")
+    connection.autocommit = autocommit
+    assert PlainConnection(connection, dialect).commits_itself == alone
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        ("sqlite+aiosqlite://", True),
+        ("sqlite+aiosqlite:///:memory:", True),
+        ("sqlite+aiosqlite:///file::memory:?uri=true", True),
+        ("sqlite+aiosqlite:///file:x?mode=memory&uri=true", True),
+        ("sqlite+aiosqlite:///offsets.db", False),
+    ],
+)
+def test_an_async_engine_in_memory_is_refused(url: str, refused: bool) -> None:
+    """Fences are taken over in connections of their own."""
+
+    class Async:
+        dialect = create_engine("sqlite://").dialect
+
+    Async.url = make_url(url)  # type: ignore[attr-defined]
+    if refused:
+        with pytest.raises(errors.ConfigError, match="in SQLite's memory"):
+            SqlOffsets(Async())  # type: ignore[arg-type]
+    else:
+        SqlOffsets(Async())  # type: ignore[arg-type]
+
+
+def test_a_consumer_that_could_not_subscribe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Watched(Consumer):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    def make(options: dict[str, Any]) -> Consumer:
+        made.append(Watched(options))
+        return made[0]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(store, "Consumer", make)
+    handler = SqlOffsets(create_engine("sqlite://"))
+    with pytest.raises(errors.ConfigError, match="cannot subscribe"):
+        OffsetStore.connect(GROUP, ["^orders-("], handler)
+    assert [each.closed for each in made] == [True]
+    mine = Watched(GROUP | {"enable.auto.commit": False, "auto.offset.reset": "error"})
+    with pytest.raises(errors.ConfigError, match="cannot subscribe"):
+        OffsetStore.subscribe(
+            mine, ["^orders-("], handler, config=GROUP | {"enable.auto.commit": False, "auto.offset.reset": "error"}
+        )
+    assert not mine.closed, "it is the user's"
+    mine.close()
+
+
+def test_what_a_newer_landonce_stores_of_an_origin_is_left_out() -> None:
+    value = {"offset": 4, "epoch": 1, "topic_id": "id", "origin": {"member": "m", "generation": 7, "machine": "new"}}
+    assert _stored(value, "me") == Stored(4, 2, "me", "id", Origin("m", 7))
 
 
 class Hands:
@@ -182,3 +271,10 @@ def test_the_statements_for_mariadb() -> None:
     assert "utf8mb4_bin" in made
     assert "ENGINE=InnoDB" in made
     assert "INSERT IGNORE" in str(insert_new(table, "mysql").compile(dialect=mysql.dialect()))
+
+
+def test_member_and_generation_of_a_consumer() -> None:
+    raw = b"CGMDv2:" + (7).to_bytes(4, sys.byteorder) + b"group\0consumer-1\0\x01"
+    assert origin_of(raw, "text") == Origin("consumer-1", 7, "text")
+    for unknown in (None, b"", b"CGMDv2:", b"CGMDv3:" + raw[7:]):
+        assert origin_of(unknown, "text") == Origin(metadata="text")

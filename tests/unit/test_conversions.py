@@ -465,8 +465,6 @@ def test_the_file_says_it_for_all_or_for_some(tmp_path: Path) -> None:
         ("json", "{field: {a: fit}}", "", "did you mean 'fields'"),
         ("json", "{fields: {a: {epok: s}}}", "", "unknown key"),
         ("raw", "fit", "", "convert: is for the formats json, csv and tsv"),
-        ("json", "fit", ", mode: upsert, key: id", "takes values as they are: strict"),
-        ("json", "{fields: {a: fit}}", ", evolve: true", "takes values as they are: strict"),
     ],
 )
 def test_mistakes_in_the_file_are_named(format_: str, convert: str, more: str, said: str, tmp_path: Path) -> None:

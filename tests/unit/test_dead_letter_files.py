@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
+from landonce.engine import replay
 from landonce.engine.dead_letters import (
     DeadLetter,
     committed,
@@ -17,24 +19,28 @@ from landonce.engine.dead_letters import (
     publish,
     publish_given_up,
     reasons,
-    refused,
     stage,
     stage_refused,
     stem,
+    with_refusals,
+    write_letters,
 )
 from landonce.engine.publish import Letters
-from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
-from landonce.protocol.blocks import Block, Plan
+from landonce.engine.replay import LetterRecords, settle, take_dropped
+from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, Fenced, LettersUnreadable
+from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import Counted
+from landonce.protocol.reasons import Code, Counted, Reason
+from landonce.sinks.deduplicating import InsertRecipe
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
 HELD = LedgerState("clicks", "0123456789abcdef", batch=7)
 
 
 def letter(offset: int, value: bytes | None = b"{", **more: object) -> DeadLetter:
-    fields = {"topic": "t", "partition": 0, "timestamp": 1, "reason": "broken", "key": None} | more
+    why = Reason(str(more.pop("reason", "broken")), Code.MALFORMED)
+    fields = {"topic": "t", "partition": 0, "timestamp": 1, "reason": why, "key": None} | more
     return DeadLetter(offset=offset, value=value, **fields)  # type: ignore[arg-type]
 
 
@@ -43,8 +49,8 @@ def staged(folder: Path, plan: str, block: int, letters: list[DeadLetter], first
 
 
 def begun(folder: Path, *journal: Note) -> Letters:
-    """Of a driver that is about to take the pipeline."""
-    letters = Letters(folder, "clicks", lambda: journal)
+    """Of a driver that is about to take the pipeline, and believes that it has it."""
+    letters = Letters(folder, "clicks", lambda: journal, lambda: HELD)
     letters.begin()
     return letters
 
@@ -56,6 +62,16 @@ def plan(*numbers: int, first: int = 0) -> Plan:
 
 def offsets(folder: Path) -> list[int]:
     return [each["offset"] for each in committed(folder, "clicks")]
+
+
+def test_a_driver_that_was_replaced_publishes_nothing(tmp_path: Path) -> None:
+    """The newer driver recorded the plan, and its letter has landed by a replay since."""
+    name = staged(tmp_path, PLAN, 0, [letter(1)])
+    newer = replace(HELD, epoch=HELD.epoch + 1, owner="newer")
+    letters = Letters(tmp_path, "clicks", load=lambda: newer)
+    with pytest.raises(Fenced):
+        letters.publish(plan(0), HELD, [name])
+    assert offsets(tmp_path) == []
 
 
 def test_only_published_letters_count(tmp_path: Path) -> None:
@@ -107,8 +123,8 @@ def test_reasons_are_counted_in_the_files_that_count(tmp_path: Path) -> None:
     later = stem("clicks", 8, "0123456789abcdef")
     staged(tmp_path, later, 0, [letter(3, reason="not published")])
     assert reasons(tmp_path, "clicks", 10) == (
-        Counted("longer than … bytes", 5, "longer than 0 bytes"),
-        Counted("no JSON", 1, "no JSON"),
+        Counted("longer than … bytes", 5, "longer than 0 bytes", Code.MALFORMED),
+        Counted("no JSON", 1, "no JSON", Code.MALFORMED),
     )
     publish(tmp_path, later, [staged(tmp_path, later, 0, [letter(3, reason="newest")])])
     assert [each.cause for each in reasons(tmp_path, "clicks", 1)] == ["newest"], "of many letters, the newest"
@@ -204,7 +220,7 @@ def test_blocks_of_any_number_count(tmp_path: Path) -> None:
     stage_refused(tmp_path, PLAN, 10_000, [letter(5), letter(6, reason="of an attempt that did not land")])
     begun(tmp_path).publish(plan(2, 9_999, 10_000), HELD, names)
     assert offsets(tmp_path) == [2, 3, 4, 5], "in the order of blocks"
-    assert [each["offset"] for each in refused(tmp_path, "clicks")] == [5]
+    assert [each["offset"] for each, refused in with_refusals(tmp_path, "clicks") if refused] == [5]
     assert len(files(tmp_path, "clicks")) == len(list(tmp_path.iterdir())) == 4
 
 
@@ -301,7 +317,7 @@ def test_a_zombie_removes_nothing_that_a_newer_driver_staged(tmp_path: Path) -> 
     staged(tmp_path, stem("clicks", 6, "fedcba98"), 0, [letter(1)])
     zombie = begun(tmp_path)
     name = staged(tmp_path, PLAN, 0, [letter(7)])
-    zombie.publish_left([], "")
+    zombie.publish_left([], "", LedgerState("clicks", lineage="l"))
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}.staged"]
 
 
@@ -352,3 +368,129 @@ def test_two_workers_with_the_same_process_id_stage_the_same_block(tmp_path: Pat
     publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1), letter(2)])])
     assert offsets(tmp_path) == [1, 2]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_letters_that_land_may_stay_letters_whatever_the_file_says_of_bad_records(tmp_path: Path) -> None:
+    """A plan of letters is never given up: what a ledger without it would mean is that they landed."""
+    nothing: Any = None
+    letters = Letters(tmp_path, "clicks", load=lambda: HELD)
+    recipe = InsertRecipe(pipeline="clicks", halts=True, source=nothing, target=nothing, sink=nothing)
+    (block,) = plan(0).blocks
+    replayed = replace(plan(0), kind=Kind.LETTERS, blocks=(replace(block, shard="digest"),))
+    made = letters.for_workers(recipe, replayed, HELD)
+    assert not made.halts
+    assert made.records == LetterRecords(tmp_path / f"{PLAN}.replay", "digest")
+    assert letters.for_workers(recipe, plan(0), HELD).halts
+
+
+def test_a_table_that_was_rolled_back_gets_its_rows_though_the_first_bad_record_halts_by_now(tmp_path: Path) -> None:
+    """Its bad records were judged by the file as it was then, and are letters."""
+    nothing: Any = None
+    letters = Letters(tmp_path, "clicks", load=lambda: HELD)
+    recipe = InsertRecipe(pipeline="clicks", halts=True, source=nothing, target=nothing, sink=nothing)
+    again = letters.for_workers(recipe, replace(plan(0), kind=Kind.REPLAY), HELD)
+    assert (again.halts, again.records) == (False, recipe.records)
+
+
+def test_letters_stay_while_another_command_settles_the_same_replay(tmp_path: Path) -> None:
+    """The other one has taken away what says which letters are still dead: without that, none may be removed."""
+    entry = '{"topic": "t", "partition": 0, "offset": 2, "reason": "r", "value": "x", "changed": false}\n'
+    (tmp_path / "p.batch-000000001-l-0000.jsonl").write_text(entry)
+    (tmp_path / "p.batch-000000002-l.replay").write_text(entry)
+    settle(tmp_path, "p.batch-000000002-l")
+    assert (tmp_path / "p.batch-000000001-l-0000.jsonl").read_text() == entry
+
+
+@pytest.mark.parametrize("landed_before", [False, True])
+def test_a_command_that_was_stopped_brings_back_no_letter_that_landed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landed_before: bool
+) -> None:
+    """It settles a replay in which the letter could not land. While it is stopped, another command settles that one, and lands the letter."""
+    first, second = (stem("clicks", number, "0123456789abcdef") for number in (2, 3))
+    entry = {"topic": "t", "partition": 0, "offset": 2, "reason": "r", "value": "x", "corrected": False}
+
+    def tried(plan_: str, *still: dict[str, Any]) -> None:
+        write_letters(tmp_path, f"{plan_}.replay", [entry])
+        write_letters(tmp_path, f"{plan_}.still", still)
+
+    def others(step: str) -> None:
+        if step != "letters.removing":
+            return
+        monkeypatch.setattr(replay, "reach", lambda _: None)
+        settle(tmp_path, first)
+        assert offsets(tmp_path) == [2], "it could not land"
+        tried(second)
+        settle(tmp_path, second)
+        assert offsets(tmp_path) == []
+
+    earlier = stem("clicks", 1, "0123456789abcdef")
+    write_letters(tmp_path, f"{earlier}.replayed" if landed_before else f"{earlier}-0000d00000000.jsonl", [entry])
+    tried(first, {**entry, "reason": "still"})
+    monkeypatch.setattr(replay, "reach", others)
+    settle(tmp_path, first)
+    assert offsets(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == [f"{second}.replayed"]
+    assert list(replay.replayed(tmp_path, "clicks")) == [entry]
+
+
+def test_a_drop_that_was_stopped_takes_away_no_account_of_a_replay_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"topic": "t", "partition": 0, "offset": 2, "reason": "r", "value": "x", "corrected": False}
+    listed, later = tmp_path / "clicks.drop-000000002-me.dropping", stem("clicks", 3, "0123456789abcdef")
+    write_letters(tmp_path, listed.name, [{**entry, "file": "clicks.batch-000000001-me-0000.jsonl"}])
+    write_letters(tmp_path, "clicks.batch-000000001-me-0000.jsonl", [entry])
+    rewrite = replay._rewrite
+
+    def stopped(*given: Any) -> set[Any]:
+        monkeypatch.setattr(replay, "_rewrite", rewrite)
+        take_dropped(listed)
+        assert (offsets(tmp_path), listed.exists()) == ([], False)
+        write_letters(tmp_path, f"{later}.replayed", [entry])  # delivered again, a letter again, and landed
+        return rewrite(*given)
+
+    monkeypatch.setattr(replay, "_rewrite", stopped)
+    take_dropped(listed)
+    take_dropped(listed)
+    assert list(replay.replayed(tmp_path, "clicks")) == [entry]
+    assert listed.with_suffix(".dropped").exists()
+
+
+def test_what_a_driver_staged_of_a_plan_that_it_gave_up_goes_once_its_records_were_read_again(tmp_path: Path) -> None:
+    """It was killed before it discarded them. The records may be gone by then, so nothing goes before."""
+    left = tmp_path / (staged(tmp_path, PLAN, 0, [letter(3), letter(50)]) + ".staged")
+    other = tmp_path / (staged(tmp_path, stem("clicks", 6, "fedcba98"), 0, [letter(4, partition=1)]) + ".staged")
+    damaged = tmp_path / (staged(tmp_path, stem("clicks", 5, "fedcba98"), 0, [letter(5)]) + ".staged")
+    damaged.write_text("no letter")
+    letters = begun(tmp_path)
+    newer = tmp_path / (staged(tmp_path, stem("clicks", 9, "fedcba98"), 0, [letter(3)]) + ".staged")
+
+    def land(batch: int, first: int, end: int) -> None:
+        block = Block((Range(Partition("t", 0), first, end),), "s")
+        name = staged(tmp_path, stem("clicks", batch, HELD.lineage), 0, [letter(3)]) if not first else ""
+        letters.publish(Plan(batch, (block,), "f", 0), replace(HELD, batch=batch), [name])
+
+    land(8, 0, 40)
+    assert left.exists()
+    land(9, 40, 50)
+    assert left.exists()
+    land(10, 50, 60)
+    assert not left.exists()
+    assert other.exists()
+    assert damaged.exists()
+    assert newer.exists(), "it came after this driver began"
+    assert offsets(tmp_path) == [3]
+
+
+def test_a_late_start_takes_away_only_what_was_there_before_it(tmp_path: Path) -> None:
+    """Between its ACQUIRE and its tidying, a newer driver may have the pipeline, and letters on their way."""
+    entry = '{"topic": "t", "partition": 0, "offset": 2, "reason": "r", "value": "x", "changed": false}\n'
+    left, newer = (
+        tmp_path / f"clicks.batch-00000000{number}-{owner}.replay" for number, owner in ((7, "old"), (8, "new"))
+    )
+    left.write_text(entry)
+    letters = Letters(tmp_path, "clicks", load=lambda: HELD)
+    letters.begin()
+    newer.write_text(entry)
+    letters.acquired(HELD)
+    assert (left.exists(), newer.exists()) == (False, True)

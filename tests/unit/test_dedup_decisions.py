@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import time
+from inspect import isfunction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import landonce
 from landonce.dedup import comparing
 from landonce.dedup.accept import acceptance
 from landonce.dedup.comparing import JoinedShards, Joining, Share, StagedBlock
+from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of, place_of, sort_ids
-from landonce.dedup.store import Acceptance, Chunk, Scope, Shard, Store, StorePlace
+from landonce.dedup.store import Acceptance, Scope, Shard, Store, StorePlace
 from landonce.engine.exchange import whole
+from landonce.protocol import dedup as rules
 from landonce.protocol.dedup import (
     ORPHANED,
     Added,
@@ -47,6 +52,19 @@ TERMS = Terms("l", "rule", 1, 0)
 MARK = Mark(LedgerState("p", lineage="l", epoch=1, owner="o", version=1))
 
 
+def test_the_mirrors_are_those_that_are_compared_below() -> None:
+    """All other rules are what runs: a bug that is planted in one of them is in the code in use."""
+    public = {name for name, each in vars(rules).items() if isfunction(each) and each.__module__ == rules.__name__}
+    imported = {
+        name.name
+        for path in Path(landonce.__file__).parent.rglob("*.py")
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.ImportFrom) and each.module == rules.__name__
+        for name in each.names
+    }
+    assert {name for name in public - imported if name[0] != "_"} == {"judge", "committed", "forgotten", "resharded"}
+
+
 def event(key: str, offset: int, *, at: int = 0, partition: int = 0) -> Event:
     return Event(key, at, Place("t", partition, offset))
 
@@ -72,7 +90,7 @@ class InMemory(Joining):
 
 
 def joining() -> InMemory:
-    made = InMemory(SimpleNamespace(bucket=10, shards=1), 5)  # type: ignore[arg-type]
+    made = InMemory(SimpleNamespace(bucket=10, shards=1, keep_copies=True), 5)  # type: ignore[arg-type]
     object.__setattr__(made, "kept", {})
     return made
 
@@ -142,6 +160,16 @@ def test_numpy_judges_as_the_table_says(drawn: list[tuple[Any, ...]], width: int
         if is_ is NEW
     }
     assert [(int(hi), int(lo)) for hi, lo in zip(keys.hi, keys.lo, strict=True)] == sorted(new)
+    pairs = [pair for block in zip(blocks, expected, strict=True) for pair in zip(*block, strict=True)]
+    originals = {each.id: each.place for each, is_ in pairs if is_ is NEW} | known
+    copies = [(*_hashed(each.place), *_hashed(originals[each.id])) for each, is_ in pairs if is_ is COPY]
+    names = ("place", "offset", "original_place", "original_offset")
+    kept_copies = [tuple(row[name] for name in names) for table in found.copies for row in table.to_pylist()]
+    assert sorted(kept_copies) == sorted(copies)
+
+
+def _hashed(place: Place) -> tuple[int, int]:
+    return place_of(place.label, place.partition), place.offset
 
 
 def _kept(chunk: Chunk) -> list[bool]:

@@ -15,9 +15,10 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from ydb_sqlalchemy.sqlalchemy import YqlDialect
 
+from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of
-from landonce.dedup.store import Acceptance, Chunk, Store, StorePlace
+from landonce.dedup.store import Acceptance, Store, StorePlace
 from landonce.dedup.tables import metadata
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.dedup import Run
@@ -38,7 +39,9 @@ def use(store: Store) -> None:
     keys = Keys(np.arange(3, dtype=np.uint64), np.arange(3, dtype=np.uint64), first_seen_of(1, np.arange(3), 7))
     run = store.put_run(Run("", 0, 0, 1, 3, 0, digest_of(keys)), encode(keys))
     chunk = store.put_chunk(Chunk("", "t", 0, 0, 9, 10, 0, 0, "v", accepted=10), b"records")
-    assert store.commit("p", 0, MARK, Acceptance({0: 0, 1: 0}, (run,), chunks=(chunk,), terms=scope.terms))
+    assert store.commit(
+        "p", 0, MARK, Acceptance({0: 0, 1: 0}, (run,), chunks=(chunk,), kept_copies=(b"c",), terms=scope.terms)
+    )
     for ask in (store.mark, store.journal, store.removed):
         ask("p")
     store.pipelines()
@@ -53,6 +56,8 @@ def use(store: Store) -> None:
     store.forget_sent("p", 2**40)
     reshard(store, 4)
     store.expire(4, {1}, 5000)
+    assert list(store.copies("p")) == [b"c"]
+    assert store.forget_copies("p", 2**40) == 1
     store.forget_chunks("p", [chunk])
     store.forget_orphans(2**40)
 

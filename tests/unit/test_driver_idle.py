@@ -11,6 +11,8 @@ import pytest
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
+from landonce.errors import Stalled, TargetUnavailable
+from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import Pace
 
 
@@ -43,6 +45,17 @@ def test_it_waits_for_what_is_left(interval: float, passed: float, least: float,
     waits = Waits()
     there: Any = SimpleNamespace(load_while_idle=lambda: None)
     driver = Driver("p", ("t",), there, there, there, Pace(Batch(interval=interval), 2.0, 1), 60.0, Silent(), waits)  # type: ignore[arg-type]
-    driver._began = time.monotonic() - passed
+    driver._due = time.monotonic() - passed + interval
     assert driver._idle()
     assert least <= waits.seconds[0] <= most
+
+
+def test_what_it_does_while_idle_may_fail_only_up_to_stall() -> None:
+    def fails(_: object) -> None:
+        raise TargetUnavailable("the store is read-only")
+
+    there: Any = SimpleNamespace(load_while_idle=lambda: None)
+    driver = Driver("p", ("t",), there, there, there, Pace(Batch(), 2.0, 1), 0.0, Silent(), Waits())  # type: ignore[arg-type]
+    driver._state, driver.while_idle = LedgerState("p", lineage="l"), fails
+    with pytest.raises(Stalled, match="the store is read-only"):
+        driver._waiting.until(driver._idle)

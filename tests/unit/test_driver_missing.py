@@ -48,6 +48,7 @@ class Anything:
     """A recipe that nobody reads."""
 
     dead_letters: Path = Path()
+    halts: bool = False
 
 
 def driver(brokers: Brokers, folder: Path) -> Driver:

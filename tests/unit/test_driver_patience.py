@@ -47,6 +47,7 @@ class Anything:
     """A recipe that nobody reads."""
 
     dead_letters: Path = Path()
+    halts: bool = False
 
 
 @dataclass

@@ -28,6 +28,7 @@ class Anything:
     """A recipe that nobody reads."""
 
     dead_letters: Path = Path()
+    halts: bool = False
 
 
 def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:

@@ -211,7 +211,7 @@ def test_trouble_of_a_block_tells_no_command_in_the_middle_of_a_sentence() -> No
     assert failed(SimpleNamespace(index=0), error).why == "the disk is full."  # type: ignore[arg-type]
 
 
-def test_a_worker_that_died_is_told_of_without_a_stack_of_java() -> None:
+def test_a_worker_that_died_is_reported_of_without_a_stack_of_java() -> None:
     text = (
         "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n: org.apache.spark.SparkException: "
         "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0): "

@@ -39,6 +39,17 @@ def test_a_rest_catalog_gets_pyicebergs_properties() -> None:
     assert "py-io-impl" not in conf
 
 
+def test_a_bucket_is_opened_by_icebergs_own_client() -> None:
+    """Its region has two names. A disk is none."""
+    keys = {"s3.endpoint": "http://host", "s3.region": "here", "s3.access-key-id": "k"}
+    conf = spark_settings({"type": "sql", "uri": "sqlite:////c.db", "warehouse": "s3://b/w", **keys})
+    assert conf["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert (conf["client.region"], conf["s3.endpoint"], conf["s3.access-key-id"]) == ("here", "http://host", "k")
+    rest = {"type": "rest", "uri": "http://host"}
+    assert spark_settings({**rest, "s3.region": "here", "io-impl": "x.Y"})["io-impl"] == "x.Y"
+    assert "io-impl" not in spark_settings(rest)
+
+
 def test_a_setting_for_spark_alone_wins() -> None:
     assert spark_settings({"type": "rest", "uri": "http://host"}, uri="http://gate")["uri"] == "http://gate"
 

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, IcebergTable, TableBranch
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.maintain import run as maintaining
 from landonce.sinks.iceberg.maintain.run import TableMaintenance
@@ -211,8 +211,7 @@ def test_orphans_are_found_where_the_folder_is_the_tables_own(lake: Lake) -> Non
 def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake: Lake) -> None:
     """`shop.events_{kind}`, and somebody else's `shop.events_daily`."""
     lake.catalog.create_table("shop.events_daily", pa.schema([("n", pa.int64())]))
-    config: Any = SimpleNamespace(table="shop.events_{kind}", tables=(), branch="main", route_field=None)
-    sink = IcebergSink(CatalogSpec("c", lake.properties), config, "events")
+    sink = IcebergSink(CatalogSpec("c", lake.properties), Iceberg(table="shop.events_{kind}"), "events")
     lake.catalog.rename_table(NAME, "shop.events_a")
     names = ("shop.events_a", "shop.events_daily")
 

@@ -203,7 +203,7 @@ def forbidden() -> Iterator[Path]:
 
 def test_a_storage_that_refuses_is_not_waited_for(forbidden: Path) -> None:
     scratch = Scratch(f"file://{forbidden}", ())
-    with pytest.raises(TargetRefused, match=r"the storage refused a file: .*Permission denied") as caught:
+    with pytest.raises(TargetRefused, match=r"the storage refused: .*Permission denied") as caught:
         scratch.write(pa.table({"id": [1]}), Origin("p", 1, 1, 0))
     assert caught.value.safe == "Nothing was committed."
-    assert caught.value.command == "give landonce the right to read and write the warehouse"
+    assert caught.value.command.startswith("give landonce the right to read and write the warehouse")

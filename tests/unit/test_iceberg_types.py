@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg import types as iceberg_types
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.types import (
@@ -41,12 +44,27 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError, TableUnfit
+from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.rows import COORDINATES, fit_to
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema
+from landonce.sinks.contract import Level
+from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
+from landonce.sinks.iceberg.check import table_findings
+from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import write_files
-from landonce.sinks.iceberg.table import TableShape
-from landonce.sinks.iceberg.types import COLUMNS, coordinate_faults, iceberg_schema, schema_of
+from landonce.sinks.iceberg.table import Creation, TableShape, layout
+from landonce.sinks.iceberg.types import (
+    _PLAIN,
+    COLUMNS,
+    COORDINATE_TYPES,
+    coordinate_faults,
+    iceberg_schema,
+    not_in_spark,
+    schema_of,
+)
+from landonce.sinks.iceberg.worker import table_recipe
 from landonce.sinks.snapshot import Origin
 
 UTC = timezone.utc
@@ -181,21 +199,187 @@ def test_nanoseconds() -> None:
     assert decoded.table.schema.types == [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
 
 
-def test_all_columns_that_cannot_be_filled_are_named_at_once() -> None:
-    schema = TableSchema(
+def unfillable(*, required: bool) -> TableSchema:
+    inside = StructType(NestedField(11, "by_share", MapType(12, DoubleType(), 13, LongType())))
+    return TableSchema(
         NestedField(1, "fine", LongType()),
-        NestedField(2, "shape", GeometryType()),
-        NestedField(3, "later", ListType(10, UnknownType())),
-        NestedField(4, "counts", StructType(NestedField(11, "by_id", MapType(12, IntegerType(), 13, LongType())))),
+        NestedField(2, "shape", GeometryType(), required=required),
+        NestedField(3, "later", ListType(10, UnknownType()), required=required),
+        NestedField(4, "counts", inside, required=required),
     )
+
+
+def test_all_required_columns_that_cannot_be_filled_are_named_at_once() -> None:
     with pytest.raises(TableUnfit) as refused:
-        schema_of(schema, coordinates=False)
+        schema_of(unfillable(required=True), coordinates=False)
     message = refused.value.what
     assert "shape: geometry cannot be decoded exactly; take string or binary" in message
     assert "later.element: unknown cannot be decoded exactly" in message
-    assert "counts.by_id: keys in JSON are strings, and int is not written as one; take map<string, …>" in message
+    assert "counts.by_share: keys in JSON are strings, and double is not written as one; take map<string, …>" in message
     assert "fine" not in message
     assert refused.value.command
+
+
+def test_optional_columns_that_cannot_be_filled_are_left_out_of_rows() -> None:
+    """Beside a record without the field, one with a value for it is a dead letter: it would be lost. The control is a null."""
+    schema = schema_of(unfillable(required=False), coordinates=False)
+    decode = decoder_of(schema, Decoding())
+    records = ['{"fine":1}', '{"fine":2,"shape":"POINT (1 1)"}', '{"fine":3,"later":[]}', '{"fine":4,"counts":null}']
+    decoded = decode(pa.array([each.encode() for each in records], pa.binary()), [])
+    assert decoded.table.to_pylist() == [{"fine": 1}, {"fine": 4}]
+    assert [(each.index, each.reason) for each in decoded.rejects] == [
+        (1, "field 'shape' has a value, and its column is geometry, which no record can fill exactly"),
+        (2, "field 'later' has a value, and its column is list<unknown>, which no record can fill exactly"),
+    ]
+    fitted = fit_to(schema)(
+        pa.table({"_topic": ["t"] * 2, "_partition": [0, 0], "_offset": [0, 1], "fine": [1, 2], "shape": [None, "x"]})
+    )
+    assert (fitted.table.column_names, fitted.kept.tolist()) == ([*COORDINATES, "fine"], [0])
+    with pytest.raises(TableUnfit, match="no column that a record could fill"):
+        schema_of(TableSchema(NestedField(1, "a", UnknownType())), coordinates=False)
+
+
+KEYS: list[tuple[IcebergType, dict[str, Any], list[str]]] = [
+    (StringType(), {"": "", "é\n": "é\n"}, []),
+    (BooleanType(), {"true": True, "false": False}, ["1", "True", ""]),
+    (IntegerType(), {"-2147483648": -(2**31), "2147483647": 2**31 - 1}, ["2147483648", "1.0", "01"]),
+    (LongType(), {"-9223372036854775808": -(2**63), "0": 0}, ["9223372036854775808", "-0", "x"]),
+    (DecimalType(9, 2), {"-9999999.99": Decimal("-9999999.99"), "7": Decimal("7.00")}, ["0.001", "10000000", "1e2", "NaN"]),
+    (DateType(), {"0001-01-01": date(1, 1, 1)}, ["2026-02-30"]),
+    (TimeType(), {"23:59:59.999999": time(23, 59, 59, 999999)}, ["24:00"]),
+    (TimestampType(), {"1969-12-31T23:59:59": datetime(1969, 12, 31, 23, 59, 59)}, ["now"]),
+    (TimestamptzType(), {"2026-01-01T00:00:00Z": datetime(2026, 1, 1, tzinfo=UTC)}, ["now"]),
+    (UUIDType(), {"00000000-0000-0000-0000-000000000000": uuid.UUID(int=0)}, ["0"]),
+    (FixedType(3), {"AAAA": b"\0\0\0"}, ["AAA="]),
+    (BinaryType(), {"/w==": b"\xff"}, ["AAA"]),
+]  # fmt: skip
+
+
+def test_maps_have_keys_of_many_types(catalog: Catalog) -> None:
+    schema = TableSchema(
+        *(
+            NestedField(at + 1, f"m{at}", MapType(100 + at, key, 200 + at, LongType()))
+            for at, (key, _, _) in enumerate(KEYS)
+        )
+    )
+    good = {f"m{at}": dict.fromkeys(keys, 1) for at, (_, keys, _) in enumerate(KEYS)}
+    bad = [{f"m{at}": {each: 1}} for at, (_, _, wrong) in enumerate(KEYS) for each in wrong]
+    twice = [{"m4": {"7": 1, "7.00": 2}}, {"m11": {"/w==": 1}, "m4": {"07": 1, "7": 2}}]
+    rows, reasons = landed(catalog, schema, [json.dumps(each) for each in (good, *bad, *twice)])
+    assert rows == [{f"m{at}": [(key, 1) for key in keys.values()] for at, (_, keys, _) in enumerate(KEYS)}]
+    assert len(reasons) == len(bad) + len(twice)
+    assert reasons[-2:] == ["field 'm4' holds a key twice"] * 2
+
+
+# ------------------------------------------------------------------------------------------------- the two writers
+
+NO_SPARK = TableSchema(
+    NestedField(1, "a", LongType()),
+    NestedField(2, "clock", TimeType()),
+    *(NestedField(at, name, kind) for at, (name, kind) in enumerate(COORDINATE_TYPES.items(), 3)),
+)
+
+
+def test_a_table_that_spark_cannot_open_is_refused_where_spark_must_write_it(catalog: Catalog) -> None:
+    """Arrow writes times. Spark has no type for them, and would fail at the first batch."""
+    table = catalog.create_table("db.clocks", NO_SPARK)
+    config = Iceberg(table="db.clocks")
+    assert table_recipe(config, "db.clocks", table).shape is not None
+    orc = catalog.create_table("db.orc_clocks", NO_SPARK, properties={"write.format.default": "orc"})
+    with pytest.raises(TableUnfit, match=r"since its files are orc .*clock time\.") as refused:
+        table_recipe(config, "db.orc_clocks", orc)
+    assert "types that Spark knows" in refused.value.command
+    assert [each.what for each in table_findings(config, "db.orc_clocks", orc) if each.level is Level.REFUSED] == [
+        refused.value.what
+    ]
+    with pytest.raises(ConfigError, match="has no type for: clock time"):
+        iceberg_layout("a BIGINT, clock TIME", {"format-version": "3"})
+    assert iceberg_layout("a BIGINT, clock TIME", {"format-version": "2"})
+
+
+@pytest.mark.parametrize("type_", [TimestampNanoType(), TimestamptzNanoType()], ids=str)
+def test_nanoseconds_need_version_3_whose_writer_does_not_know_them(catalog: Catalog, type_: IcebergType) -> None:
+    """Neither a table that is there nor one that is to be created lands anything, and both say what to do."""
+    coarse = TimestampType() if type_ == TimestampNanoType() else TimestamptzType()
+    name = f"db.fine_{type_}"
+    table = catalog.create_table(name, TableSchema(NestedField(2, "at", coarse), *NO_SPARK.fields[2:]))
+    path = Path(table.metadata_location.removeprefix("file://"))  # PyIceberg reads version 3, and does not write it
+    text = path.read_text().replace(f'"{coarse}"', f'"{type_}"').replace('"format-version":2', '"format-version":3')
+    path.write_text(text.replace('"table-uuid"', '"next-row-id":0,"table-uuid"'))
+    table = catalog.load_table(name)
+    with pytest.raises(TableUnfit, match=rf"Spark cannot open a table with these columns: at {type_}\.") as refused:
+        table_recipe(Iceberg(table=name), name, table)
+    assert "timestamp or timestamptz" in refused.value.command
+    declared = "at TIMESTAMP_NTZ(9)" if type_ == TimestampNanoType() else "at TIMESTAMP(9)"
+    for version in ("2", "3"):
+        with pytest.raises(ConfigError, match="times with nanoseconds") as declined:
+            iceberg_layout(declared, {"format-version": version})
+        assert "TIMESTAMP(6) or coarser" in declined.value.command
+
+
+def iceberg_layout(declared: str, properties: dict[str, str]) -> object:
+    return layout(parse_schema(declared), Creation(properties=properties))
+
+
+def test_a_column_that_stays_null_is_a_warning(catalog: Catalog) -> None:
+    schema = TableSchema(*NO_SPARK.fields, NestedField(9, "m", MapType(10, DoubleType(), 11, LongType())))
+    table = catalog.create_table("db.warned", schema)
+    found = [
+        each.what
+        for each in table_findings(Iceberg(table="db.warned"), "db.warned", table)
+        if each.level is Level.WARNING
+    ]
+    assert found == [
+        "column m stays NULL: no record becomes map<double, long> exactly, and one with a value for it is a dead letter"
+    ]
+
+
+def test_a_table_that_pyiceberg_cannot_read_is_refused_in_words(tmp_path: Path) -> None:
+    spec = CatalogSpec("c", {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}"})
+    opened = spec.open()
+    opened.create_namespace("db")
+    table = opened.create_table("db.t", TableSchema(NestedField(1, "a", StringType())))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    path.write_text(path.read_text().replace('"string"', '"variant"'))
+    with pytest.raises(TableUnfit, match="a column has the type variant, which it does not know"), catalog_errors(spec):
+        opened.load_table("db.t")
+
+
+def test_a_required_column_with_a_default_is_not_asked_of_records() -> None:
+    with_default = NestedField(1, "a", LongType(), required=True, initial_default=7, write_default=7)
+    (field,) = schema_of(TableSchema(with_default), coordinates=False).fields
+    assert not field.required
+    (control,) = schema_of(TableSchema(NestedField(1, "a", LongType(), required=True)), coordinates=False).fields
+    assert control.required
+
+
+# ------------------------------------------------------------------------------------------------- the page
+
+PAGE = Path(__file__).parents[2] / "docs" / "iceberg.md"
+
+
+def test_the_page_names_every_type_that_pyiceberg_knows() -> None:
+    rows = PAGE.read_text().split("## Iceberg types")[1].split("\n## ")[0].splitlines()
+    table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
+    named = {name: cells for cells in table for name in re.findall(r"`([a-z_]+)", cells[0])}
+    abstract = {"IcebergType", "PrimitiveType", "NestedField"}
+    known = {
+        each.__name__.removesuffix("Type").lower()
+        for each in vars(iceberg_types).values()
+        if isinstance(each, type) and issubclass(each, IcebergType) and each.__name__ not in abstract
+    }
+    of_class = {"integer": "int", "timestampnano": "timestamp_ns", "timestamptznano": "timestamptz_ns"}
+    assert set(named) == {of_class.get(each, each) for each in known} | {"variant"}
+    for type_ in [*_PLAIN, UnknownType(), GeometryType()]:
+        (field,) = (
+            *schema_of(
+                TableSchema(NestedField(1, "a", type_), NestedField(2, "b", LongType())), coordinates=False
+            ).fields,
+        )[:1]
+        cells = named[re.match(r"[a-z_]+", str(type_))[0]]  # type: ignore[index]
+        assert field.is_filled is ("nothing" not in cells[1]), type_
+        in_spark = not [*not_in_spark(type_, "a")]
+        assert ("Spark" in cells[3]) is in_spark, type_
 
 
 # ------------------------------------------------------------------------------------------------- coordinates

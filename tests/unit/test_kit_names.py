@@ -8,9 +8,17 @@ import sys
 import pytest
 
 from landonce import testing
-from landonce.testing import LEDGER_CASES, SINK_CASES, SNAPSHOT_CASES, TRANSACTION_CASES, WRAPPED_CASES, Suite
+from landonce.testing import (
+    LEDGER_CASES,
+    OFFSET_CASES,
+    SINK_CASES,
+    SNAPSHOT_CASES,
+    TRANSACTION_CASES,
+    WRAPPED_CASES,
+    Suite,
+)
 
-SUITES = [LEDGER_CASES, SINK_CASES, SNAPSHOT_CASES, TRANSACTION_CASES, WRAPPED_CASES]
+SUITES = [LEDGER_CASES, OFFSET_CASES, SINK_CASES, SNAPSHOT_CASES, TRANSACTION_CASES, WRAPPED_CASES]
 WITHOUT = """
 import sys
 
@@ -28,6 +36,7 @@ import landonce.testing
 def test_the_public_names() -> None:
     assert testing.__all__ == [
         "LEDGER_CASES",
+        "OFFSET_CASES",
         "SINK_CASES",
         "SNAPSHOT_CASES",
         "TRANSACTION_CASES",
@@ -36,6 +45,8 @@ def test_the_public_names() -> None:
         "LedgerContract",
         "LedgerSite",
         "Need",
+        "OffsetContract",
+        "OffsetSite",
         "Row",
         "SinkContract",
         "SinkSite",

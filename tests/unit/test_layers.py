@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "landonce"
 LAYERS = (
-    ("errors", "failpoints", "clock", "config", "packages", "jars", "jvm"),
+    ("errors", "failpoints", "clock", "config", "packages", "jars", "jvm", "tls"),
     ("protocol",),
     ("read", "ledger"),
     ("sinks",),
     ("engine",),
     ("dedup",),
-    ("query", "verify", "check", "consumer"),
+    ("query", "push", "verify", "check", "consumer"),
     ("cli",),
 )
 """From the bottom to the top. Modules of the first layer may import each other."""
@@ -153,3 +153,12 @@ def test_what_is_imported_for_types_alone_makes_no_cycle() -> None:
     )
     found = [ast.unparse(node) for node in runs(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     assert found == ["from landonce.sinks import run"]
+
+
+def test_every_sink_has_the_same_files() -> None:
+    """A wrapped sink has no table that is created, described or read back."""
+    for folder in sorted(path.parent for path in (ROOT / "sinks").glob("*/sink.py")):
+        common = {"config", "sink", "driver", "worker", "check"}
+        of_tables = set() if folder.name == "wrapped" else {"table", "types", "held"}
+        assert {path.stem for path in folder.glob("*.py")} >= common | of_tables, folder.name
+    assert len(list((ROOT / "sinks").glob("*/sink.py"))) == 4

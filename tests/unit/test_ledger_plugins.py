@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import landonce
 from landonce.errors import ConfigError, LedgerUnreadable
 from landonce.ledger.as_text import mark_from_text, mark_to_text, state_from_text, state_to_text
+from landonce.ledger.entry_claims import EntryClaims, PluginPlace
 from landonce.ledger.memory import MemoryLedger
 from landonce.ledger.open import plugged_ledger
+from landonce.protocol.ledger import Totals
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition
 from landonce.sinks.parts import open_parts
@@ -106,16 +111,38 @@ def test_without_any_package_the_error_says_so(tmp_path: Path, monkeypatch: pyte
 
 
 def test_one_ledger_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name one ledger: sqlite, postgres or plugin"):
+    with pytest.raises(ConfigError, match="name one ledger: sqlite, postgres, keeper_map, plugin or memory"):
         parse(
             FILE.replace("plugin:", "sqlite: a.db, plugin:").format(name="x", options="{}", sink=CLICKHOUSE),
             tmp_path / "x.yaml",
         )
 
 
-def test_a_wrapped_sink_needs_a_database(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="every push is claimed in the ledger's database"):
-        pipeline(tmp_path, "sound", sink="{wrapped: {sink: jsonl}}")
+WRAPPED = "{wrapped: {}}"
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_plug_in_serves_a_wrapped_sink(tmp_path: Path) -> None:
+    """Workers open it again from its address."""
+    ledger = open_parts(pipeline(tmp_path, "sound", "{path: ledgers}", sink=WRAPPED)).ledger
+    assert isinstance(ledger, EntryClaims)
+    assert ledger.address == PluginPlace("sound", "clicks", tmp_path, (("path", "ledgers"),))
+    assert isinstance(ledger.address.open(), EntryClaims)
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [("{memory: true}", "no other process sees this one's memory"), ("{keeper_map: {path: /a}}", "this sink is none")],
+)
+def test_what_no_worker_reaches_serves_no_wrapped_sink(tmp_path: Path, named: str, why: str) -> None:
+    text = FILE.format(name="x", options="{}", sink=WRAPPED)
+    with pytest.raises(ConfigError, match=why):
+        parse(text.replace("{plugin: {name: x, options: {}}}", named), tmp_path / "x.yaml")
+    other = landonce.wrap(print, idempotent=True)
+    with pytest.raises(ConfigError, match=why):
+        landonce.exactly_once(
+            other, {"memory": True} if "memory" in named else {"keeper_map": {"path": "/a"}}, name="x"
+        )
 
 
 @pytest.mark.parametrize("state", [first_state(), full_state(), wide_state(50)], ids=["first", "full", "wide"])
@@ -123,6 +150,14 @@ def test_a_state_comes_back_from_text(state) -> None:
     text = state_to_text(state)
     assert state_from_text(text) == state
     assert "\n" not in text
+
+
+def test_a_state_of_an_earlier_landonce_has_no_batches_beyond_the_limit() -> None:
+    """It kept the tables alone where these counts are now, too; and while there are none, it can still read what is written."""
+    state = full_state()
+    text = state_to_text(replace(state, lately=Totals()))
+    assert json.loads(json.loads(text)["tables"]) == [["db.täble", "uuid-1", 17], ["evolving", "", 16, ["id", "ü"]]]
+    assert state_from_text(text) == replace(state, lately=Totals())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"positions": []}', "not json"])

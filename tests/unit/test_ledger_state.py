@@ -19,6 +19,7 @@ from landonce.protocol.marks import Mark as TableMarkIn
 from landonce.protocol.marks import TableState, TableView, report_on
 from landonce.protocol.match_ranges import Span, topics_of
 from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.receipt import Receipt
 
 P, Q = Partition("t", 0), Partition("t", 1)
 STATE = LedgerState("p", "l", 1, "me", 3, "c", (("t", "id"),), ((P, Position(0, 5)), (Q, Position(0, 5))), batch=1)
@@ -65,6 +66,18 @@ def test_a_batch_is_not_recorded_while_one_of_its_blocks_is_not_in_the_table() -
     rows = (BlockRow(0, ME, Mark.AFTER, "{}"), BlockRow(1, ME, Mark.BEFORE))
     with pytest.raises(errors.Unbalanced, match="is not in the table"):
         may_change(PENDING, states.recorded(PENDING, Totals()), rows)
+
+
+def test_a_driver_gives_up_a_plan_only_if_its_blocks_put_nothing_into_the_target() -> None:
+    given_up = states.resolved(PENDING, {}, None)
+    rejected = Receipt(read=2, landed=0, dead_lettered=2).to_json()
+    may_change(PENDING, given_up, (BlockRow(0, ME, Mark.AFTER, rejected), BlockRow(1, ME, Mark.BEFORE)))
+    for receipt in (Receipt(read=2, landed=1, dead_lettered=1).to_json(), None, "{}", "no receipt", "[]"):
+        with pytest.raises(errors.PlanPending, match="would forget it"):
+            may_change(PENDING, given_up, (BlockRow(0, ME, Mark.AFTER, receipt), BlockRow(1, ME, Mark.BEFORE)))
+    operator = replace(states.taken(PENDING, "operator"), pending=None)
+    with pytest.raises(errors.PlanPending, match="would forget it"):
+        may_change(PENDING, operator, (BlockRow(0, ME, Mark.AFTER, rejected), BlockRow(1, ME, Mark.BEFORE)))
 
 
 def test_an_operator_does_not_discard_the_receipt_of_a_block_that_landed() -> None:

@@ -73,6 +73,7 @@ def test_state_survives_a_round_trip(tmp_path: Path) -> None:
         ("kafka", 46, ("org.apache.kafka", "kafka_2.13", jars.KAFKA_VERSION)),
         ("iceberg-spark", 3, ("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", jars.ICEBERG_VERSION)),
         ("iceberg-rest", 25, ("org.apache.iceberg", "iceberg-core", jars.ICEBERG_VERSION)),
+        ("kafka-tools", 1, ("org.apache.kafka", "kafka-tools", jars.KAFKA_VERSION)),
         ("iceberg-connect", 87, ("org.apache.iceberg", "iceberg-kafka-connect", jars.ICEBERG_VERSION)),
     ],
 )
@@ -164,7 +165,7 @@ def test_a_failed_task_fails_its_connector_and_says_why_without_places_in_code()
     assert not ConnectorStatus("RUNNING").running  # its tasks are not there yet
 
 
-def test_the_sink_is_told_its_catalog_and_what_is_extra_wins(tmp_path: Path) -> None:
+def test_the_sink_is_reported_its_catalog_and_what_is_extra_wins(tmp_path: Path) -> None:
     sink = LocalConnect(
         tmp_path,
         bootstrap_servers="127.0.0.1:1",

@@ -25,8 +25,9 @@ from landonce.cli import app
 from landonce.protocol.ledger import LedgerState, taken
 from landonce.protocol.marks import Mark, TableView, Verdict, past_epochs, verdict
 from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
+from landonce.read.schema.ddl import literal
 from landonce.sinks.iceberg.maintain import files
-from landonce.sinks.iceberg.maintain.compact import census, literal, worth_rewriting
+from landonce.sinks.iceberg.maintain.compact import census, worth_rewriting
 from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
 from landonce.sinks.iceberg.maintain.files import (
     Bounds,

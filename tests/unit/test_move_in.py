@@ -10,10 +10,11 @@ import pytest
 
 from landonce.errors import ImportRefused, PartitionVanished, PositionBeyondEnd
 from landonce.protocol.ledger import LedgerState, Position, bound
+from landonce.protocol.operate.take_over import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
-from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, adopt, nothing_known
+from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, adopt
 from landonce.sinks.iceberg.move_in.connect import (
     Complete,
     Connector,

@@ -26,7 +26,7 @@ from landonce.protocol.operate import (
     rebase,
     settle,
 )
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ranges import Partition, Range, generation_of
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.protocol.target import TargetView
 
@@ -217,7 +217,14 @@ class TestRebase:
     def test_a_second_rebase_of_the_same_topic_has_yet_another_label(self):
         old = ledger(labels=(("t", "t@id-of-t-"),))
         decision = rebase(old, view({P0: (0, 4), P1: (0, 30)}), NOTHING_HELD, "operator")
-        assert decision.new.labels == (("t", "t@id-of-t-"), ("t[0]", "t@id-of-t-.4"))
+        assert decision.new.labels == (("t", "t@id-of-t-"), ("t[0]", "t@id-of-t-.2"))
+        assert [generation_of(each) for each in ("t", "t@id-of-t-", "t@id-of-t-.2", "a.b", "a.b@x.12")] == [
+            0,
+            1,
+            2,
+            0,
+            12,
+        ]
 
     def test_a_target_that_holds_what_the_topic_cannot_have(self):
         fresh = ledger({P0: (0, 0)}, batch=0)

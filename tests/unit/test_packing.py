@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from landonce.protocol.packing import Limits, pack, take
+from landonce.protocol.blocks import Block
+from landonce.protocol.packing import Limits, pack, ready_first, take
 from landonce.protocol.ranges import Partition, Range
 
 
@@ -168,3 +169,41 @@ def test_bytes_become_records_and_the_tighter_limit_counts(
     assert made.parallelism >= 1
     for count in (made.max_rows, made.block_rows):
         assert count == 1 or count * max(record, 1.0) <= size
+
+
+# ── what goes ahead ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(available(), limits, st.data())
+def test_what_goes_ahead_begins_each_partition_and_is_all_that_can(
+    ranges: tuple[Range, ...], limit: Limits, data: st.DataObject
+) -> None:
+    blocks = pack(ranges, "t", limit)
+    ready = data.draw(st.sets(st.integers(0, len(blocks) - 1)))
+    ahead = ready_first(blocks, ready)
+    assert set(ahead) <= ready
+    taken = [each for index in ahead for each in blocks[index].ranges]
+    begins = {each.partition: each.first for each in ranges}
+    assert all(each.first == begins[each.partition] for each in merged(taken)), "a partition has a hole"
+    for index in ready - set(ahead):
+        assert any(_waits_for(blocks, index, other) for other in range(len(blocks)) if other not in ahead)
+
+
+def _waits_for(blocks: tuple[Block, ...], index: int, other: int) -> bool:
+    return any(
+        mine.partition == theirs.partition and theirs.first < mine.first
+        for mine in blocks[index].ranges
+        for theirs in blocks[other].ranges
+    )
+
+
+def test_a_block_of_two_partitions_waits_for_both() -> None:
+    p, q = Partition("t", 0), Partition("t", 1)
+    blocks = [
+        Block((Range(p, 0, 8),), "t"),
+        Block((Range(p, 8, 9), Range(q, 0, 7)), "t"),
+        Block((Range(q, 7, 9),), "t"),
+    ]
+    assert ready_first(blocks, {1, 2}) == (), "the second waits for the first, and the third for the second"
+    assert ready_first(blocks, {0, 2}) == (0,)
+    assert ready_first(blocks, {0, 1}) == (0, 1)

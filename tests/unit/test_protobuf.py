@@ -9,7 +9,6 @@ import random
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from corpus.in_memory import InMemory
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -31,9 +31,9 @@ from landonce.read.formats.protobuf.decode import ProtobufDecoder
 from landonce.read.formats.protobuf.framing import BadFrame, Frame, frame_of
 from landonce.read.formats.protobuf.source import Messages, ProtobufSource, compile_text
 from landonce.read.formats.protobuf.suggest import schema_of
-from landonce.read.registry import Registered, Registry, UnknownSchema
+from landonce.read.registry import Registered
 from landonce.read.schema.ddl import parse_schema, spelled_schema
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import JSON, Field, Schema
 
 ORDERS = """
 syntax = "proto3";
@@ -304,6 +304,84 @@ def test_repeated_fields_and_maps_as_json() -> None:
     assert "that JSON cannot hold" in reason(b"\x2a\x03\x0a\x01\xff", "items JSON")
 
 
+def test_single_values_as_json() -> None:
+    made = order(id=-(2**63), note='a"\n', state=1, raw=b"\xff\x00", large=2**64 - 1, small=0.5, flag=True, d=1e300)
+    names = ("id", "note", "state", "raw", "large", "small", "flag", "d", "maybe", "u32")
+    (found,) = rows([made], ", ".join(f"{each} JSON" for each in names))
+    assert {name: None if text is None else json.loads(text) for name, text in found.items()} == {
+        "id": -(2**63),
+        "note": 'a"\n',
+        "state": "PAID",
+        "raw": "/wA=",
+        "large": 2**64 - 1,
+        "small": 0.5,
+        "flag": True,
+        "d": 1e300,
+        "maybe": None,
+        "u32": 0,
+    }
+    nan = order(d=math.nan).SerializeToString()
+    assert reason(nan, "d JSON") == "field 'd' holds a number that JSON cannot hold"
+    inside = rows([order(items=[{"price": 0.5}, {"sku": "x"}])], "items ARRAY<STRUCT<price: JSON, sku: JSON>>")
+    assert inside == [{"items": [{"price": "0.5", "sku": '""'}, {"price": None, "sku": '"x"'}]}]
+
+
+def test_wide_integers_come_from_integers_strings_and_wrappers() -> None:
+    def wide(name: str) -> Field:
+        return Field(name, JSON, bounds=(-(2**127), 2**127 - 1), called="Int128")
+
+    schema = Schema(tuple(map(wide, ("id", "note", "large", "state", "maybe"))))
+    most = str(2**127 - 1)
+    made = order(id=-7, note=most, large=2**64 - 1, state=1, maybe={"value": 5})
+    expected = {"id": "-7", "note": most, "large": str(2**64 - 1), "state": "1", "maybe": "5"}
+    assert rows([made], schema) == [expected]
+    assert rows([order(note="0")], schema)[0]["maybe"] is None
+    outside = "field 'note' is not an integer in the range of Int128"
+    for text in (str(2**127), "1.0", "", "x", '"5"'):
+        assert reason(order(note=text).SerializeToString(), schema) == outside
+    for name in ("d", "flag", "raw"):
+        with pytest.raises(TypeError, match=f"field '{name}' is .*, which cannot become"):
+            decode([b""], Schema((wide(name),)))
+
+
+def test_a_repeated_field_fills_a_tuple_without_names() -> None:
+    point = pa.struct([pa.field(str(at), pa.float64(), nullable=False) for at in (1, 2)])
+    schema = Schema((Field("id", pa.int64()), Field("weights", point, required=True)))
+    given = [[1.5, -2.0], [1.0], [], [1.0, 2.0, 3.0], [0.0, 0.5]]
+    found = decode([order(id=at, weights=each).SerializeToString() for at, each in enumerate(given)], schema)
+    assert found.table.to_pylist() == [
+        {"id": 0, "weights": {"1": 1.5, "2": -2.0}},
+        {"id": 4, "weights": {"1": 0.0, "2": 0.5}},
+    ]
+    wrong = "field 'weights' does not hold 2 items"
+    assert [str(each.reason) for each in found.rejects] == [wrong, "missing required field 'weights'", wrong]
+    optional = Schema((Field("weights", point),))
+    assert rows([order(), order(weights=[1, 2])], optional) == [{"weights": None}, {"weights": {"1": 1.0, "2": 2.0}}]
+    small = pa.struct([("1", pa.string()), ("2", pa.int8())])
+    with pytest.raises(TypeError, match=r"field 'weights\[0\]' is repeated double, which cannot become STRING"):
+        decode([b""], Schema((Field("weights", small),)))
+
+
+def test_a_value_for_a_column_that_no_record_fills_is_a_dead_letter() -> None:
+    """An absent field without presence is zero elsewhere, and no value here."""
+    names = ("large", "note", "items", "counts", "first", "state")
+    schema = Schema((Field("id", pa.int64()), *(Field.unfilled(each, "Geometry") for each in names)))
+    nothing = dict.fromkeys(names)
+    assert rows([order(id=1), b""], schema) == [{"id": 1, **nothing}, {"id": 0, **nothing}]
+    filled = (
+        order(large=1),
+        order(note=""),
+        order(items=[{}]),
+        order(counts={"a": 0}),
+        order(first={}),
+        order(state=1),
+    )
+    found = decode([each.SerializeToString() for each in filled], schema)
+    assert [str(each.reason) for each in found.rejects] == [
+        f"field '{name}' has a value, and its column is Geometry, which no record can fill exactly" for name in names
+    ]
+
+
 def test_any_is_its_bytes_or_the_json_of_a_known_type() -> None:
     made = order()
     made.any.Pack(order(id=5).__class__(id=5))
@@ -339,7 +417,7 @@ def test_text_may_be_a_number_a_time_or_a_uuid() -> None:
         assert "field 'note'" in reason(order(note=wrong).SerializeToString(), "note DECIMAL(5, 2)")
     assert str(rows([order(raw=bytes(15) + b"\x01")], "raw UUID")[0]["raw"]).endswith("0001")
     assert rows([order(raw=b"ab")], "raw FIXED(2)") == [{"raw": b"ab"}]
-    assert "does not fit" in reason(order(raw=b"abc").SerializeToString(), "raw FIXED(2)")
+    assert reason(order(raw=b"abc").SerializeToString(), "raw FIXED(2)") == "field 'raw' does not hold exactly 2 bytes"
     assert rows([order(id=1500)], "id TIMESTAMP(3)")[0]["id"].timestamp() == 1.5
 
 
@@ -689,18 +767,6 @@ def test_a_schema_does_not_write_outside_of_its_folder(tmp_path: Path) -> None:
 
 
 # Confluent's framing
-
-
-@dataclass(frozen=True)
-class InMemory(Registry):
-    """A registry that asks nobody."""
-
-    known: tuple[tuple[int, Registered], ...] = ()
-
-    def schema(self, number: int) -> Registered:
-        if number not in dict(self.known):
-            raise UnknownSchema
-        return dict(self.known)[number]
 
 
 def framed(schema_id: int, value: bytes, *indexes: int) -> bytes:

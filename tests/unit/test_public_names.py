@@ -11,15 +11,17 @@ NAMES_OF_AUTHORS = """
     Execute Field Finding Guarantee Insert Judge Ledger LedgerPlace LedgerState Level Mark Note Origin OwnView
     Partition PlainSqlLedger Presence Probe Promise PushedBlock Range Reply Schema SecretUrl Seen Sink SinkSection
     SnapshotSink SnapshotTable TableLedger TableSection Target TargetView Totals TransactionalSink TransactionalTable
-    Trouble Verdict WrappedSink check_change check_order errors fenced flip_block key mark_from_text
+    Trouble Verdict WrappedSink check_change check_order errors fenced flip_block kept_notes key mark_from_text
     mark_to_text origin_of read_block remember_secret rows_left_out state_from_text state_to_text wrap
 """
 
 
 def test_the_public_names() -> None:
     assert landonce.__all__ == [
+        "ExactlyOnceSink",
         "NotPushed",
         "Pipeline",
+        "PushResult",
         "PushedBlock",
         "Totals",
         "WrappedSink",

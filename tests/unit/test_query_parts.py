@@ -9,15 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 
 import landonce
 from landonce import errors
+from landonce.config.secrets import redact
+from landonce.engine.outside import Logged, Outside, refuse_mistakes
+from landonce.protocol.cases import OnRewind
 from landonce.protocol.match_ranges import Begun, Span, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition, Range
 from landonce.query.examine import coordinates_of
 from landonce.query.rows import numbers, ordered
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.run import Run, query_columns
+from landonce.testing.reference_sinks import SqliteSink
 
 T = Partition("t", 0)
 
@@ -132,6 +137,22 @@ class TestNames:
         with pytest.raises(errors.QueryRefused, match="Spark Connect"):
             copied(object(), 0)
 
+    def test_a_mapping_names_the_database_that_it_names_in_a_pipeline_file(self, tmp_path: Path) -> None:
+        """A secret is no file name, and its text is in no message."""
+        house, url = landonce.clickhouse("http://h:8123/db", "t"), "postgresql://u:geheim-7@h/d"
+        for given, where in (
+            ({"postgres": SecretStr(url)}, url),
+            ({"postgres": url}, url),
+            ({"sqlite": tmp_path / "l"}, tmp_path / "l"),
+            ({"sqlite": str(tmp_path / "l")}, tmp_path / "l"),
+            ({"sqlite": f"sqlite:///{tmp_path}/l"}, f"sqlite:///{tmp_path}/l"),
+            ({"memory": True}, None),
+            (url, url),
+        ):
+            refuse_mistakes(house, given, "drop", 1)  # type: ignore[arg-type]
+            assert Outside(house, given, OnRewind.DROP, 1, 1.0, Logged()).ledger_where == where  # type: ignore[arg-type]
+        assert "geheim-7" not in redact("geheim-7")
+
     def test_a_relative_file_is_one_of_this_folder(self, in_folder: Path) -> None:
         assert landonce.sql("sqlite:///shop.db", "t").position_place == f"sqlite:///{in_folder / 'shop.db'}"
         assert landonce.iceberg("db.t").catalog.warehouse == f"file://{in_folder / 'lake'}"
@@ -150,8 +171,30 @@ class TestNames:
             landonce.iceberg("db.t", {"type": "rest"})
         with pytest.raises(errors.ConfigError, match="say where the position is kept"):
             landonce.exactly_once(house)
-        with pytest.raises(errors.ConfigError, match="name one, `sqlite` or `postgres`"):
-            landonce.exactly_once(house, {"redis": "x"})
+        for unknown in ({"redis": "x"}, {"sqlite": "a", "memory": True}):
+            with pytest.raises(errors.ConfigError, match="name one of keeper_map, memory, plugin, postgres, sqlite"):
+                landonce.exactly_once(house, unknown)
+        with pytest.raises(errors.ConfigError, match=r"ledger\.keeper_map\.path: "):
+            landonce.exactly_once(house, {"keeper_map": {"path": "no slash"}})
+        for mapping, why in (
+            ({"postgres": "db:5432/x"}, r"ledger\.postgres: is not the URL of a PostgreSQL database"),
+            ({"postgres": SecretStr("sqlite:///x")}, r"ledger\.postgres: is not the URL of a PostgreSQL database"),
+            ({"sqlite": SecretStr("x.ledger")}, r"ledger\.sqlite: "),
+            ({"sqlite": 7}, r"ledger\.sqlite: "),
+            ({"sqlite": "postgresql://h/d"}, r"ledger\.sqlite: is a URL"),
+            ({"sqlite": None}, "ledger: name one ledger"),
+            (SecretStr("x.ledger"), "ledger: SecretStr names no place"),
+        ):
+            with pytest.raises(errors.ConfigError, match=why):
+                landonce.exactly_once(house, mapping)  # type: ignore[arg-type]
+        with pytest.raises(errors.ConfigError, match="there is no plug-in 'nowhere'"):
+            landonce.exactly_once(house, {"plugin": {"name": "nowhere"}})
+        pushed = landonce.wrap(print, idempotent=True)
+        for other in ({"memory": True}, {"keeper_map": {"path": "/landonce"}}):
+            with pytest.raises(errors.ConfigError, match=f"ledger.{next(iter(other))}: "):
+                landonce.exactly_once(pushed, other)
+        with pytest.raises(errors.ConfigError, match="is a table of ClickHouse, and this sink is none"):
+            landonce.exactly_once(SqliteSink(tmp_path / "t.db"), {"keeper_map": {"path": "/landonce"}})
         with pytest.raises(errors.ConfigError, match="must be 1 to 100 letters"):
             landonce.exactly_once(sql, name="no spaces")
         with pytest.raises(errors.ConfigError, match="block_rows"):

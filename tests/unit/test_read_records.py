@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -145,3 +146,14 @@ def test_nobody_can_loosen_what_the_guarantee_rests_on() -> None:
             "bootstrap.servers": "here:1",
         }.items()
     )
+
+
+def test_no_two_threads_share_a_consumer() -> None:
+    """They would read each other's records: of a later one, the first thread concludes that its range has ended."""
+    options = {"bootstrap.servers": "127.0.0.1:1", "group.id": "none"}
+    mine = records._consumer(options)
+    assert records._consumer(options) is mine
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(records._consumer, options).result() is not mine
+    records._forget(mine)
+    assert mine not in records._KEPT.consumers.values()

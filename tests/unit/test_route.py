@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, example, settings
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
+from landonce.config.model import TopicMatch
 from landonce.errors import ConfigError
-from landonce.read.route import LONGEST, Routed, Routing, Rule, route_values, routes
+from landonce.read.formats import Reject
+from landonce.read.route import LONGEST, Routed, Routing, Rule, of_topic, route_values, routes, routes_by_topic
 
 
 def given(*arguments: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]) -> Callable[..., Any]:
@@ -195,3 +197,58 @@ def test_one_bad_record_does_not_spoil_the_block() -> None:
     values = route_values(pa.array(payloads), "k").to_pylist()
     assert [at for at, value in enumerate(values) if value is None] == [3, 4_000, 4_001]
     assert all(value == f"v{at}" for at, value in enumerate(values) if value is not None)
+
+
+TOPICS = ("shop.eu", "shop.us", "clicks-1")
+CONDITIONS = st.sampled_from([None, ("shop.eu",), ("shop.us", "clicks-1"), TopicMatch(match=r"shop\..*")])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["db.a", "db.b"]), CONDITIONS, st.sampled_from([(), ("x",)])), max_size=4),
+    st.sampled_from([None, "db.{_topic}_{value}", "db.e_{value}"]),
+    st.lists(st.tuples(st.sampled_from(TOPICS), st.sampled_from(["x", "y", "../", None])), max_size=12),
+)
+def test_rows_of_several_topics_go_where_each_would_go_alone(
+    named: list[tuple[str, object, tuple[str, ...]]], template: str | None, rows: list[tuple[str, str | None]]
+) -> None:
+    rules = tuple(Rule(table, equals, None, topics) for table, topics, equals in named)  # type: ignore[arg-type]
+    if not rules and template is None:
+        return
+    routing = Routing("kind", rules, template)
+    found = routes_by_topic(
+        routing, pa.array([value for _, value in rows], pa.string()), pa.array([t for t, _ in rows])
+    )
+    for at, (topic, value) in enumerate(rows):
+        mine = of_topic(routing, topic)
+        alone = routes(mine, pa.array([value], pa.string())) if mine is not None else Routed({}, (Reject(0, None),))
+        assert {table for table, which in found.tables.items() if at in which.to_pylist()} == {
+            table for table, which in alone.tables.items() if len(which)
+        }
+        assert any(each.index == at for each in found.rejects) == bool(alone.rejects)
+        for rule in rules if mine is not None else ():
+            taken = (
+                rule.topics is None
+                or topic in rule.topics
+                or (topic[:5] == "shop." and not isinstance(rule.topics, tuple))
+            )
+            if rule.takes_all or value in rule.equals:
+                assert (rule.table in alone.tables) >= taken
+
+
+def test_a_topic_is_part_of_a_name_without_dots_and_dashes() -> None:
+    routing = Routing(None, (), "db.{_topic}")
+    assert of_topic(routing, "shop.orders-eu") == Routing(None, (Rule("db.shop_orders_eu"),))
+    assert routing.could_make("db.shop_orders_eu")
+    assert not routing.could_make("other.shop")
+    assert of_topic(Routing(None, (Rule("db.a", topics=("x",)),)), "y") is None
+
+
+def test_topics_are_part_of_what_decides_and_leave_other_fingerprints_alone() -> None:
+    plain = Routing("kind", (Rule("db.a", ("x",)),))
+    assert (
+        plain.decisive()
+        == repr(plain)
+        == "Routing(field='kind', rules=(Rule(table='db.a', equals=('x',), match=None),), template=None)"
+    )
+    one, two = (Routing("kind", (Rule("db.a", ("x",), None, (topic,)),)) for topic in ("t", "u"))
+    assert len({plain.decisive(), one.decisive(), two.decisive()}) == 3

@@ -53,7 +53,10 @@ def running(monkeypatch: pytest.MonkeyPatch, then: Callable[[Observer, Driver], 
     """In place of a run: a driver is ready, and two of the three blocks that it writes are done."""
 
     def run_pipeline(config: Pipeline, *, observer: Observer, ready: Callable[[Driver], None], **_: object) -> Totals:
-        parts: Any = SimpleNamespace(config=config, broker=None, ledger=None, sink=SimpleNamespace(deadline=0.0))
+        sink = SimpleNamespace(deadline=0.0, interval=1.0)
+        parts: Any = SimpleNamespace(
+            config=config, broker=None, begins=None, mirror=lambda: None, ledger=None, sink=sink
+        )
         hands: Any = None
         workers: Any = SimpleNamespace(start=lambda: 1, finished=lambda: 2)
         driver = assembled(parts, hands, workers, observer)

@@ -108,6 +108,51 @@ def test_short_words_are_not_blotted_out():
     assert redact("the position on x") == "the position on x"
 
 
+def test_a_user_beside_a_password_is_shown(tmp_path):
+    login = {"type": "basic", "basic": {"username": "ann", "password": "hunter2"}}
+    catalog = {"type": "rest", "uri": "http://h", "auth": login}
+    document = yaml.safe_load(FILE) | {"sink": {"iceberg": {"table": "db.t", "catalog": catalog}}}
+    del document["ledger"]
+    parse(yaml.safe_dump(document), tmp_path / "clicks.yaml")
+    assert redact("ann cannot log in with hunter2") == "ann cannot log in with ***"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.kubernetes.authenticate.driver.serviceAccountName", "spark"),
+        ("spark.network.crypto.keyLength", "128"),
+        ("spark.network.crypto.keyFactoryAlgorithm", "PBKDF2WithHmacSHA1"),
+        ("spark.ssl.keyStoreType", "PKCS12"),
+        ("spark.hadoop.fs.s3a.aws.credentials.provider", "com.example.Provider"),
+        ("spark.hadoop.hadoop.security.authentication", "kerberos"),
+        ("spark.yarn.keytab", "/etc/landonce.keytab"),
+        ("spark.security.credentials.renewalRatio", "0.75"),
+        ("spark.authenticate", "true"),
+    ],
+)
+def test_a_setting_of_spark_that_only_sounds_secret_is_shown(tmp_path, name, value):
+    parse(yaml.safe_dump(yaml.safe_load(FILE) | {"spark": {"conf": {name: value}}}), tmp_path / "clicks.yaml")
+    said = f"{name} is {value}, and spark ran 128 tasks"
+    assert redact(said) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.authenticate.secret", "hunter2hunter2"),
+        ("spark.ssl.keyPassword", "12345678"),
+        ("spark.hadoop.fs.s3a.access.key", "AKIA5"),
+        ("spark.hadoop.fs.azure.account.key.data.dfs.core.windows.net", "bG9uZw=="),
+        ("spark.sql.catalog.lake.token", "31415926"),
+        ("spark.sql.catalog.lake.header.X-Auth-Type", "kept"),
+    ],
+)
+def test_a_secret_setting_of_spark_is_hidden(tmp_path, name, value):
+    parse(yaml.safe_dump(yaml.safe_load(FILE) | {"spark": {"conf": {name: value}}}), tmp_path / "clicks.yaml")
+    assert redact(f"it is {value}.") == "it is ***."
+
+
 def test_a_url_without_a_password_or_without_sense():
     remember_url("http://host/db")
     remember_url("http://[broken")

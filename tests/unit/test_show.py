@@ -19,7 +19,7 @@ from landonce.engine.observe import AcceptReport, BatchReport
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import Totals
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.receipt import counted
+from landonce.protocol.reasons import counted
 from landonce.protocol.settle import Mode
 from landonce.protocol.steps import Commit, Idle, Write
 

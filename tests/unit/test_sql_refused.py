@@ -27,6 +27,7 @@ from landonce.engine.dead_letters import (
 from landonce.errors import TargetUnavailable
 from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.reasons import Code, Reason
 from landonce.sinks.sql import worker
 from landonce.sinks.sql.postgres import Patience, Watch, landing
 from landonce.sinks.sql.types import documents_as_text
@@ -114,7 +115,7 @@ class _Broken(Judging):
 
 
 def letter(offset: int) -> DeadLetter:
-    return DeadLetter("t", 0, offset, 0, "why", None, b"x")
+    return DeadLetter("t", 0, offset, 0, Reason("why", Code.REFUSED_BY_TARGET), None, b"x")
 
 
 def test_refused_letters_count_only_for_the_attempt_that_landed(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_nested_values_are_json() -> None:
     assert json.loads(first) == {"t": "2024-01-02T00:00:00+00:00", "d": "1.50", "b": "aGk=", "x": [0.5, "nan"]}
     assert second is None
     assert texts.column("map").to_pylist() == ['{"k":"ü\\""}', "{}"]
-    landed = landing(texts, ("doc", "map"))
+    landed = landing(texts, {"doc": "jsonb", "map": "jsonb"})
     assert landed.column("doc").to_pylist()[1] is None
     assert landed.column("map").to_pylist()[1] == "\x01{}"
 

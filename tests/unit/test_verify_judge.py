@@ -7,9 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from landonce.protocol.ranges import Partition
 from landonce.sinks.audit import Counted
+from landonce.verify.handled import HandledLetters
 from landonce.verify.judge import Fates, Fault, Place, judge_letters, judge_rows
 from landonce.verify.report import LISTED, Run, Runs
+from landonce.verify.topic import Window
 
 FATES = ("none", "lands", "dead", "filtered")
 
@@ -167,3 +170,27 @@ def test_windows_of_any_size_find_the_same_runs(size):
     for faulty in itertools.combinations(offsets[8:14], 3):
         cut = [(offsets[at : at + size], faulty) for at in range(0, len(offsets), size)]
         assert runs_of(*cut).listed == runs_of((offsets, faulty)).listed
+
+
+class Seen(np.ndarray):
+    """Counts how often it is made a list."""
+
+    lists = 0
+
+    def tolist(self) -> list[int]:
+        Seen.lists += 1
+        return super().tolist()
+
+
+def test_a_replay_on_its_way_is_compared_with_the_target_once() -> None:
+    """However many letters it has: each comparison goes through all that the target holds."""
+    label, count = Partition("t", 0), 400
+    here = np.arange(count, dtype=np.int64)
+    held = np.arange(0, count, 2, dtype=np.int64).view(Seen)
+    letters = HandledLetters(landing={label: dict.fromkeys(range(count), b"new")})
+    window = Window(0, count, here, pa.array([b"old"] * count, pa.binary()))
+    judged, left, dropped = letters.judged(label, window, Counted.of(here), lambda: held)
+    assert judged.values.to_pylist() == [b"new", b"old"] * (count // 2)
+    assert left.offsets.tolist() == [*range(1, count, 2)]
+    assert dropped.tolist() == []
+    assert Seen.lists <= 2

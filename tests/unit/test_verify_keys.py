@@ -87,7 +87,7 @@ def test_the_last_change_stands():
         pytest.param([], [], {}, id="nothing"),
     ],
 )
-def test_each_fault_is_told_by_its_coordinates(changes, held, wrong):
+def test_each_fault_is_reported_by_its_coordinates(changes, held, wrong):
     assert faults(judged(changes, held)) == wrong
 
 

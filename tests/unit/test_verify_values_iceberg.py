@@ -94,7 +94,7 @@ def land(catalog: Catalog, first: int, count: int, **more: object) -> pa.Table:
 
 
 def opened(catalog: Catalog) -> IcebergValues:
-    return IcebergValues(PinnedTable(CatalogSpec("x", {}), "db.t", "main", catalog))
+    return IcebergValues(PinnedTable.load(CatalogSpec("x", {}), "db.t", "main", catalog))
 
 
 def test_every_value_is_read_as_it_was_written(catalog: Catalog) -> None:
@@ -111,7 +111,7 @@ def test_every_value_is_read_as_it_was_written(catalog: Catalog) -> None:
     assert list(opened(catalog).read(Partition("t", 1), 0, 100, NAMES)) == []
 
 
-def test_what_a_file_was_written_without_is_told(catalog: Catalog) -> None:
+def test_what_a_file_was_written_without_is_reported(catalog: Catalog) -> None:
     land(catalog, 0, 3)
     with catalog.load_table("db.t").update_schema() as update:
         update.add_column(("l", "element", "b"), StringType())
@@ -167,7 +167,7 @@ def test_what_landonce_writes_is_what_records_decode_to(catalog: Catalog) -> Non
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for file in write_files(TableShape.of(table), rows, Origin("p", 1, 1, 0)):
             append.append_data_file(file)
-    held = IcebergValues(PinnedTable(CatalogSpec("x", {}), "db.all", "main", catalog))
+    held = IcebergValues(PinnedTable.load(CatalogSpec("x", {}), "db.all", "main", catalog))
     (piece,) = held.read(Partition("t", 0), 0, 6, decoded.table.column_names)
     assert not piece.absent
     for name in decoded.table.column_names:

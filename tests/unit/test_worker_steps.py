@@ -70,8 +70,40 @@ def test_rows_that_are_there_twice_or_in_part_halt_a_worker() -> None:
     assert (filling.fate, filling.stage, filling.missing_only) == (None, settle.Stage.SEND, True)
 
 
+def test_a_block_that_newer_rows_replace_whole_is_sent_once_more() -> None:
+    """It may never have been sent: views behind the table would lack it. Once it is acknowledged, nothing is missing."""
+    gone = settle.Presence(3, 0, unproven=True)
+    probing = settle.begin(settle.Mode.RESOLVE, fill=True)
+    again = settle.after_probe(probing, gone)
+    assert (again.fate, again.stage, again.sends) == (None, settle.Stage.SEND, 1)
+    probing = settle.after_send(again, settle.Reply.ACKNOWLEDGED)
+    assert settle.after_probe(probing, gone).fate is Fate.LANDED
+    assert settle.after_probe(probing, settle.Presence(3, 1)).fate is Fate.TOKEN_USED_UP
+
+
+def test_nothing_is_sent_again_under_a_token_that_may_have_outlived_its_rows() -> None:
+    """The table would ignore it, and views behind the table would count it."""
+    probing = settle.begin(settle.Mode.RESOLVE, suspect=True)
+    assert settle.after_probe(probing, settle.Presence(3, 3)).fate is Fate.TOKEN_USED_UP
+    assert settle.after_probe(probing, settle.Presence(3, 0)).fate is Fate.LANDED
+    first = settle.begin(settle.Mode.FIRST, suspect=True)
+    refused = settle.after_send(first, settle.Reply.REFUSED)
+    assert settle.after_probe(refused, settle.Presence(3, 3)).stage is settle.Stage.SEND, "nobody died"
+
+
 def test_an_insert_that_the_target_refused_is_looked_for_before_it_is_sent_again() -> None:
     """Some of its rows may have landed before the error."""
     first = settle.begin(settle.Mode.FIRST)
     assert settle.after_send(first, settle.Reply.REFUSED).stage is settle.Stage.PROBE
     assert settle.after_send(first, settle.Reply.LATE).fate is Fate.LATE
+
+
+def test_a_block_with_several_tables_has_landed_when_all_of_them_have_their_rows() -> None:
+    begun = settle.begin(settle.Mode.RESOLVE)
+    landed = settle.after_probe(begun, settle.Presence(3, 0))
+    late = settle.after_send(settle.begin(settle.Mode.FIRST), settle.Reply.LATE)
+    assert settle.block_fate([], 0) is Fate.LANDED, "no row is left of its records"
+    assert settle.block_fate([], 2) is None
+    assert settle.block_fate([landed], 2) is None, "the probe of one table proves nothing of another"
+    assert settle.block_fate([landed, late], 3) is Fate.LATE
+    assert settle.block_fate([landed, landed], 2) is Fate.LANDED

@@ -7,6 +7,7 @@ Each commit of a pipeline carries
                       landonce/<pipeline>                        the version of the ledger's state
                       landonce/<pipeline>/commit                 the version of the table that this commit makes
                       landonce/<pipeline>/epoch, batch, landed, dead-lettered, filtered
+                      landonce/<pipeline>/lately/landed, …       of the last batches, if they had too many dead letters
                       landonce/<pipeline>/own-lineage            1 once the owner has planned a batch
                       landonce/<pipeline>/<topic>/<partition>    the next offset to read
     metaData      the table property `landonce.<pipeline>`: the state with its words (owner, ids of topics, first offsets). It is
@@ -33,6 +34,8 @@ from landonce.plugin import (
     state_to_text,
 )
 
+COUNTS = ("landed", "dead-lettered", "filtered")
+
 
 @dataclass(frozen=True)
 class Names:
@@ -55,17 +58,16 @@ class Names:
 
 def transactions(names: Names, state: LedgerState, version: int) -> list[Transaction]:
     """The position as application transactions, of a commit that makes this version of the table."""
-    totals = state.totals
     numbers = {
         names.number(): state.version,
         names.number("commit"): version,
         names.number("epoch"): state.epoch,
         names.number("batch"): state.batch,
         names.number("own-lineage"): int(state.lineage == state.owner),
-        names.number("landed"): totals.landed,
-        names.number("dead-lettered"): totals.dead_lettered,
-        names.number("filtered"): totals.filtered,
     }
+    for totals, of in ((state.totals, ()), (state.lately, ("lately",))):
+        counts = (totals.landed, totals.dead_lettered, totals.filtered)
+        numbers |= {names.number(*of, each): count for each, count in zip(COUNTS, counts, strict=True)}
     for partition, position in state.positions:
         numbers[names.number(partition.topic, partition.number)] = position.committed
     return [Transaction(name, number) for name, number in numbers.items()]
@@ -74,7 +76,8 @@ def transactions(names: Names, state: LedgerState, version: int) -> list[Transac
 def in_words(state: LedgerState) -> str:
     """The state but for its numbers."""
     positions = tuple((partition, replace(at, committed=at.first)) for partition, at in state.positions)
-    return state_to_text(replace(state, version=0, batch=0, positions=positions, totals=Totals(), pending=None))
+    numbers = {"version": 0, "batch": 0, "totals": Totals(), "lately": Totals()}
+    return state_to_text(replace(state, **numbers, positions=positions, pending=None))
 
 
 def same_words(known: str | None, state: LedgerState) -> bool:
@@ -123,12 +126,12 @@ def _from_numbers(table: DeltaTable, names: Names, last: int) -> Mark:
         (partition, replace(at, committed=number(partition.topic, partition.number)))
         for partition, at in state.positions
     )
-    totals = Totals(number("landed"), number("dead-lettered"), number("filtered"))
+    totals, lately = (Totals(*(number(*of, each) for each in COUNTS)) for of in ((), ("lately",)))
     epoch = number("epoch")
     owner = state.owner if state.epoch == epoch else ""
     lineage = owner if number("own-lineage") else state.lineage
     found = replace(state, version=number(), epoch=epoch, owner=owner, lineage=lineage, batch=number("batch"))
-    return Mark(replace(found, positions=positions, totals=totals), snapshot=last)
+    return Mark(replace(found, positions=positions, totals=totals, lately=lately), snapshot=last)
 
 
 def _shows(table: DeltaTable, names: Names, copy: Mark) -> bool:

@@ -15,7 +15,19 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from landonce.errors import TargetUnavailable
-from landonce.plugin import COORDINATES, Field, Finding, Level, Mark, Note, Schema, Seen, SnapshotTable, mark_to_text
+from landonce.plugin import (
+    COORDINATES,
+    Field,
+    Finding,
+    Level,
+    Mark,
+    Note,
+    Schema,
+    Seen,
+    SnapshotTable,
+    kept_notes,
+    mark_to_text,
+)
 from landonce_delta.marks import Names, in_words, own_view, same_words, transactions
 
 _COORDINATES = [("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())]
@@ -106,8 +118,9 @@ class DeltaLog(SnapshotTable[StagedFile, DeltaTable]):
     def _noted(self, known: dict[str, str], note: Note | None) -> dict[str, str]:
         if note is None:
             return {}
-        notes = [*json.loads(known.get(self._names.journal, "[]")), [note.at, note.action, note.detail]]
-        return {self._names.journal: json.dumps(notes[-_NOTES:])}
+        notes = [*(Note(*each) for each in json.loads(known.get(self._names.journal, "[]"))), note]
+        kept = [[each.at, each.action, each.detail] for each in kept_notes(notes, _NOTES)]
+        return {self._names.journal: json.dumps(kept)}
 
     def _load(self) -> DeltaTable:
         with telling(self.name):

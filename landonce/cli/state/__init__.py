@@ -16,7 +16,7 @@ import typer
 from landonce.cli.command import File, Json
 
 _LOOK, _SOURCE, _PLAN, _TABLE = "Look", "The source changed", "A plan is pending", "A table changed (Iceberg)"
-_MOVE_IN = "Move in (Iceberg)"
+_MOVE_IN, _SEEK = "Move in (Iceberg, ClickHouse)", "Move the position"
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 state = typer.Typer(
@@ -28,10 +28,17 @@ state = typer.Typer(
 
 
 class To(str, Enum):
-    """Where a rebased topic begins."""
+    """An end of a topic."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class Landed(str, Enum):
+    """What became of a batch."""
+
+    LANDED = "landed"
+    ABSENT = "absent"
 
 
 @state.command(rich_help_panel=_LOOK)
@@ -88,6 +95,74 @@ def rebase(
     from landonce.cli.state.decide import rebase as work
 
     work(file, to=to.value, drop_pending=drop_pending, yes=yes)
+
+
+@state.command(rich_help_panel=_SEEK)
+def seek(
+    file: File,
+    to_offset: Annotated[
+        list[str] | None,
+        typer.Option("--to-offset", metavar="TOPIC:PARTITION:OFFSET", help="May be given several times."),
+    ] = None,
+    to_timestamp: Annotated[
+        str | None,
+        typer.Option("--to-timestamp", metavar="TIME", help="The first records of that time, with its zone."),
+    ] = None,
+    to: Annotated[To | None, typer.Option("--to", help="An end of the topics.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish a seek that was interrupted.")] = False,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Iceberg: do not deliver again what a rollback removed.")
+    ] = False,
+    remove_rows: Annotated[
+        bool,
+        typer.Option(
+            "--remove-rows/--keep-rows", help="Remove rows and dead letters at and above the new position first."
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Move the position: back, to deliver records again, or forwards, to skip some.
+
+    Going back with `--remove-rows`, each record lands once, as the pipeline file makes it now. With `--keep-rows`, the next start
+    compares what the target holds, and writes what is missing (ClickHouse). Where neither is exact, the command refuses.
+
+    Going forwards skips records: the command says how many, and the journal records which.
+
+    Example: `landonce state seek clicks.yaml --to-offset clicks:0:1000 --remove-rows`
+    """
+    from landonce.cli.state.decide import Goal, moment
+    from landonce.cli.state.decide import seek as work
+
+    goal = Goal(
+        offsets=tuple(to_offset or ()),
+        timestamp=moment(to_timestamp),
+        edge=to.value if to is not None else "",
+        resume=resume,
+        stay=stay,
+    )
+    work(file, goal, remove=remove_rows, yes=yes)
+
+
+@state.command(rich_help_panel=_SEEK)
+def rewind(
+    file: File,
+    by: Annotated[str, typer.Option("--by", metavar="DURATION", help="How far back: 30m, 1h, 2d.", show_default=False)],
+    remove_rows: Annotated[
+        bool,
+        typer.Option(
+            "--remove-rows/--keep-rows", help="Remove rows and dead letters at and above the new position first."
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Go back to the first records of the last hour, or of any other time: as `seek --to-timestamp`, and never forwards.
+
+    Example: `landonce state rewind clicks.yaml --by 1h --remove-rows`
+    """
+    from landonce.cli.state.decide import Goal, length
+    from landonce.cli.state.decide import seek as work
+
+    work(file, Goal(ago=length(by)), remove=remove_rows, yes=yes)
 
 
 @state.command(rich_help_panel=_PLAN)
@@ -197,12 +272,20 @@ def forget_table(
 @state.command("import", rich_help_panel=_MOVE_IN)
 def import_position(
     file: File,
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            help="With --from-clickhouse-connect: the connector's state table. Default: connect_state.",
+            metavar="TABLE",
+            show_default=False,
+        ),
+    ] = None,
     connector: Annotated[
         str | None,
         typer.Option(
             "--from-connect",
             metavar="NAME",
-            help="The connector that wrote the table: Iceberg's sink for Kafka Connect.",
+            help="Iceberg: the connector that wrote the table, Iceberg's sink for Kafka Connect.",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -210,7 +293,7 @@ def import_position(
         typer.Option(
             "--from-checkpoint",
             metavar="PATH",
-            help="The checkpoint of the Spark streaming query that wrote the table.",
+            help="Iceberg: the checkpoint of the Spark streaming query that wrote the table.",
         ),
     ] = None,
     control_topic: Annotated[
@@ -218,37 +301,83 @@ def import_position(
         typer.Option(
             "--control-topic",
             metavar="TOPIC",
-            help="The connector's control topic. Default: the one that the table names.",
+            help="Iceberg: the connector's control topic. Default: the one that the table names.",
         ),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="GROUP", help="The connector's consumer group. Default: connect-NAME."),
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="The connector's consumer group, which must have no members. Default for Iceberg: connect-NAME.",
+        ),
     ] = None,
     nothing: Annotated[
         bool,
-        typer.Option("--from-nothing", help="The previous writer wrote other topics: start beside it."),
+        typer.Option("--from-nothing", help="Iceberg: the previous writer wrote other topics, start beside it."),
     ] = False,
+    by_state: Annotated[
+        bool,
+        typer.Option(
+            "--from-clickhouse-connect",
+            help="ClickHouse: its own sink for Kafka Connect wrote the table, with `exactlyOnce`.",
+        ),
+    ] = False,
+    offsets_of: Annotated[
+        str | None,
+        typer.Option(
+            "--from-group",
+            metavar="GROUP",
+            help="ClickHouse: the consumer group whose offsets say where its writer stopped.",
+        ),
+    ] = None,
+    missing: Annotated[
+        To | None,
+        typer.Option("--missing", help="ClickHouse: where partitions begin that the state or the group does not name."),
+    ] = None,
+    doubtful: Annotated[
+        Landed | None,
+        typer.Option(
+            "--before", help="ClickHouse: what became of batches that were left BEFORE_PROCESSING, if nobody can tell."
+        ),
+    ] = None,
     yes: Yes = False,
 ) -> None:
-    """Continue where another writer of the Iceberg table stopped, without gap or overlap.
+    """Continue where another writer of the table stopped, without gap or overlap.
 
-    Stop the other writer first. This command reads from the table's snapshots, and from Kafka or the checkpoint, which offsets
-    the writer committed last. It shows what it found, asks, and writes the position to the table (in an empty snapshot) or to the
-    ledger. Then `landonce run` delivers what comes after. Never start the other writer again.
+    Stop the other writer first. This command finds out which offsets the writer committed last: from an Iceberg table's snapshots, and
+    from Kafka or the checkpoint; or from the state table of ClickHouse's connector. It shows what it found, asks, and writes the
+    position to the table (in an empty snapshot) or to the ledger. Then `landonce run` delivers what comes after. Never start the other
+    writer again.
 
-    The command refuses, and changes nothing, if the connector runs; if the connector reported files that it has not committed
-    (start it again, let it commit, stop it); if the history is gone; if the checkpoint belongs to another query; if the
-    topics are not those of the pipeline file; or if the pipeline already has a position.
+    The command refuses, and changes nothing, if the pipeline already has a position, or if the writer's is not certain. Iceberg: the
+    connector runs, or reported files that it has not committed (start it again, let it commit, stop it); the history is gone; the
+    checkpoint belongs to another query; the topics are not those of the pipeline file. ClickHouse: an insert runs; a partition is
+    missing; an offset lies outside of the topic; the last batch is in the table in part, or nobody can tell.
 
-    Such a table usually has no coordinate columns. Add `_topic string`, `_kafka_partition int` and `_offset long`, so that
-    `landonce verify` can check what landonce lands.
+    Such a table usually has no coordinate columns. Add them (ClickHouse: `_topic`, `_partition`, `_offset`; Iceberg: `_topic`,
+    `_kafka_partition`, `_offset`), so that `landonce verify` can check what landonce lands.
 
     Example: `landonce state import clicks.yaml --from-connect clicks-sink`
 
     Example: `landonce state import clicks.yaml --from-checkpoint s3://bucket/checkpoints/clicks`
+
+    Example: `landonce state import clicks.yaml --from-clickhouse-connect --group connect-clicks`
     """
     from landonce.cli.state.decide import import_position as work
+    from landonce.cli.state.decide import state_table
+    from landonce.protocol.source import Start
     from landonce.sinks.operations import Before
 
-    work(file, Before(connector, checkpoint, nothing, control_topic, group), yes=yes)
+    before = Before(
+        connector,
+        checkpoint,
+        nothing,
+        control_topic,
+        group,
+        state_table=state_table(table, asked=by_state),
+        offsets_of=offsets_of,
+        missing=Start(missing.value) if missing is not None else None,
+        landed=doubtful is Landed.LANDED if doubtful is not None else None,
+    )
+    work(file, before, yes=yes)

@@ -4,28 +4,32 @@ the ledger. The sink says what can be decided about it (`Sink.operations`), or g
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import typer
-
-from landonce.cli.command import accept_operations_of, opened, operating, operations_of, out
+from landonce.cli.command import accept_operations_of, confirm, opened, operating, operations_of, out
+from landonce.clock import milliseconds
+from landonce.config.model import seconds
+from landonce.engine import dead_letters, replay
+from landonce.engine.letter_topic import LetterTopic
 from landonce.engine.publish import Letters
-from landonce.errors import ConfigError, Halt, NothingToDo, Transient
+from landonce.errors import ConfigError, Halt, NothingToDo, SeekRefused, StartRefused, Transient
 from landonce.protocol import operate
 from landonce.protocol.block_rows import accounted
-from landonce.protocol.ledger import LedgerState
+from landonce.protocol.blocks import Kind
+from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.operate import Decision
-from landonce.protocol.ranges import Range
-from landonce.protocol.source import Start
+from landonce.protocol.ranges import Partition, Range, without
+from landonce.protocol.source import SourceView, Start, StartAt
+from landonce.protocol.start import begin_since
 from landonce.protocol.target import TargetView
+from landonce.read.kafka.records import WithoutRanges
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations
-
-if TYPE_CHECKING:
-    pass
 
 
 def accept_gap(file: Path, *, yes: bool) -> None:
@@ -106,11 +110,148 @@ def forget_table(file: Path, *, table: str, replay: bool, yes: bool) -> None:
         _decide(target, file, target.forget_table(table, _new_owner(), replay=replay), yes=yes)
 
 
+@dataclass(frozen=True)
+class Goal:
+    """Where the position is to be: one of these."""
+
+    offsets: tuple[str, ...] = ()
+    """`topic:partition:offset`."""
+    timestamp: datetime | None = None
+    edge: str = ""
+    resume: bool = False
+    stay: bool = False
+    ago: float = 0.0
+    """Seconds. As far back as that, and never forwards."""
+
+    def __post_init__(self) -> None:
+        given = (self.offsets, self.timestamp, self.edge, self.resume, self.stay, self.ago)
+        if sum(bool(each) for each in given) != 1:
+            raise ConfigError("name one place: --to-offset, --to-timestamp, --to, --resume or --stay.", safe=UNCHANGED)
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ConfigError(
+                "--to-timestamp: has no time zone; write for example 2026-11-01T00:00:00Z.", safe=UNCHANGED
+            )
+
+    def of(self, target: Operations, state: LedgerState, view: SourceView) -> dict[Partition, int]:
+        extents = {each: extent for each, extent in view.extents if each in state.committed()}
+        if self.offsets:
+            return dict(map(_placed, self.offsets))
+        if self.edge:
+            return {each: at.start if self.edge == "earliest" else at.stable_end for each, at in extents.items()}
+        moment = milliseconds(self.timestamp) if self.timestamp is not None else int((time.time() - self.ago) * 1000)
+        start, broker = StartAt(timestamp=moment), target.parts.broker
+        since = broker.since(extents, moment)
+        if self.timestamp is not None:
+            try:
+                return begin_since(replace(view, extents=tuple(extents.items())), start, since)
+            except StartRefused:
+                raise SeekRefused(
+                    f"--to-timestamp: no record of these topics has this timestamp or a later one ({self.timestamp.isoformat()}).",
+                    safe=UNCHANGED,
+                    command="correct the time, or: landonce state seek {file} --to latest   (skips all that is there)",
+                ) from None
+        back = {each: min(since.get(each, at), at) for each, at in state.committed().items() if each in extents}
+        return {each: max(at, extents[each].start) for each, at in back.items()}
+
+
+def moment(text: str | None) -> datetime | None:
+    """`2026-11-01T00:00:00Z`."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+    except ValueError:
+        raise ConfigError(
+            f"--to-timestamp: {text!r} is not a time; write for example 2026-11-01T00:00:00Z.", safe=UNCHANGED
+        ) from None
+
+
+def length(text: str) -> float:
+    """`1h`."""
+    try:
+        found = seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--by: {text!r} {error}.", safe=UNCHANGED) from None
+    if found <= 0:
+        raise ConfigError("--by: must be more than 0.", safe=UNCHANGED)
+    return found
+
+
+def _placed(text: str) -> tuple[Partition, int]:
+    topic, number, offset = (*text.rsplit(":", 2), "", "")[:3]
+    if not (topic and number.isdigit() and offset.isdigit()):
+        raise ConfigError(f"--to-offset: {text!r} is not topic:partition:offset.", safe=UNCHANGED)
+    return Partition(topic, int(number)), int(offset)
+
+
+def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
+    """Moves the position, after rows and dead letters above it are removed, if that is asked for."""
+    with operating(file) as target:
+        _suits(target, "seek")
+        if goal.stay:
+            _stay(target, file, yes=yes)
+            return
+        state, config = target.required(seeking=True), target.parts.config
+        Letters(config.dead_letters.path, config.pipeline, target.parts.ledger.journal).settle_left(state)
+        if goal.resume:
+            if state.pending is None or state.pending.kind is not Kind.SEEK:
+                raise NothingToDo("no seek was interrupted.", safe=UNCHANGED, command="landonce run {file}")
+            seeking = operate.resume(state, _new_owner())
+        else:
+            view = target.parts.source()
+            to = goal.of(target, state, view)
+            before = operate.skipped_ranges(target.parts.ledger.journal())
+            seeking = operate.seek(state, view, to, _new_owner(), target.able(), remove=remove, before=before)
+            seeking = operate.uncounted(seeking, _counted(target, state, seeking.decision.new))
+        costs = (*seeking.decision.costs, "A driver of this pipeline that still runs ends with exit code 4.")
+        confirm(seeking.decision.does, costs, yes=yes)
+        target.carry_out(state, seeking, partial(replay.remove, config.dead_letters.path, config.pipeline))
+    _done(seeking.decision, file)
+
+
+def _stay(target: Operations, file: Path, *, yes: bool) -> None:
+    """The letters of what stays removed go first: a command that is killed then can be given again, and a driver that starts instead
+    delivers their records again."""
+    choice, config = target.stay(_new_owner()), target.parts.config
+    gone = [replace(each, partition=choice.state.labelled(each.partition)) for each in choice.decision.lost]
+    letters = dead_letters.count_within(config.dead_letters.path, config.pipeline, gone)
+
+    def remove_letters() -> None:
+        dead_letters.remove(config.dead_letters.path, config.pipeline, gone)
+
+    choice = replace(choice, before=remove_letters)
+    _decide(
+        target, file, choice, yes=yes, also=f"{letters} dead letters of these records are removed." if letters else ""
+    )
+
+
+def _counted(target: Operations, state: LedgerState, new: LedgerState) -> Totals:
+    """What the totals hold of records that are delivered again. They are read only where the target and the letters leave it open."""
+    config, skipped = target.parts.config, operate.skipped_ranges(target.parts.ledger.journal())
+    again = operate.counted_ranges(state, new)
+    pieces = [piece for each in again for piece in without(each, skipped)]
+    if not pieces:
+        return Totals()
+    labelled = [replace(each, partition=state.labelled(each.partition)) for each in pieces]
+    letters = dead_letters.count_within(config.dead_letters.path, config.pipeline, labelled)
+    rows, most = target.records(state, labelled) or 0, sum(each.span for each in pieces)
+    if rows + letters == most:
+        return Totals(rows, letters)
+    out.print(f"Reading at most {most} records, to count them ...")
+    read = sum(len(each.offsets) for each in WithoutRanges(target.parts.records, skipped).read(again))
+    return operate.counted_in(state.totals, read, rows, letters)
+
+
+def state_table(name: str | None, *, asked: bool) -> str | None:
+    """The state table of the previous writer; empty: where it is by default; None: there is none."""
+    if name is not None and not asked:
+        raise ConfigError("TABLE goes with --from-clickhouse-connect.", safe=UNCHANGED)
+    return (name or "") if asked else None
+
+
 def import_position(file: Path, before: Before, *, yes: bool) -> None:
     with operating(file) as target:
         _suits(target, "import")
         found = target.take_over(before, _new_owner())
-        _confirm(found.decision, yes=yes)
+        confirm(found.decision.does, found.decision.costs, yes=yes)
         found.adopt()
     _done(found.decision, file)
 
@@ -127,11 +268,16 @@ def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: 
     """Explains, asks, and changes the ledger. If a driver changed it in the meantime, this raises `Fenced` and does nothing.
     Staged dead letters of a plan that is given up count from then on: the plan is never written again."""
     config, ledger, decision = target.parts.config, choice.state, choice.decision
-    letters = Letters(config.dead_letters.path, config.pipeline)
+    parts = target.parts
+    letters = Letters(
+        config.dead_letters.path, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config)
+    )
+    letters.settle_left(ledger)
     given_up = ledger.pending is not None and decision.new.pending is None
     if given_up:
         decision = replace(decision, does=(*decision.does, letters.given_up(ledger)))
-    _confirm(decision, also, "A driver of this pipeline that still runs ends with exit code 4.", yes=yes)
+    costs = (*decision.costs, also, "A driver of this pipeline that still runs ends with exit code 4.")
+    confirm(decision.does, costs, yes=yes)
     if choice.before is not None:
         choice.before()
     if choice.change is not None:
@@ -139,18 +285,8 @@ def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: 
     else:
         target.change(ledger, decision)
     if given_up:
-        letters.publish_given_up(ledger)
+        letters.publish_given_up(ledger, decision.new)
     _done(decision, file)
-
-
-def _confirm(decision: Decision, *also: str, yes: bool) -> None:
-    """Says what is done and what it costs, and asks."""
-    for line in decision.does:
-        out.print(line, markup=False)
-    for line in filter(None, (*decision.costs, *also)):
-        out.print(line, style="yellow", markup=False)
-    if not yes:
-        typer.confirm("Do it?", abort=True)
 
 
 def _done(decision: Decision, file: Path) -> None:

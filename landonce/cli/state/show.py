@@ -10,10 +10,11 @@ from landonce.cli.command import accept_operations_of, opened, operations_of, ou
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
-from landonce.protocol.blocks import Plan
+from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import TableReport, TableState, report_on
-from landonce.protocol.receipt import Reasons, lines
+from landonce.protocol.reasons import Reasons, lines
+from landonce.protocol.seek_marker import interrupted
 from landonce.protocol.source import SourceView
 from landonce.sinks.operations import Kept, Operations
 from landonce.sinks.parts import Parts
@@ -168,6 +169,8 @@ def _position_lines(ledger: LedgerState, view: SourceView | None) -> list[str]:
 def _pending_lines(plan: Plan | None) -> list[str]:
     if plan is None:
         return ["no plan is pending: everything below the positions has landed"]
+    if plan.kind is Kind.SEEK:
+        return [interrupted(plan).what]
     blocks = [f"  block {index}, generation {block.generation}: {block}" for index, block in enumerate(plan.blocks)]
     more = [f"  and {len(blocks) - _LISTED} more blocks"] if len(blocks) > _LISTED else []
     return [
@@ -184,7 +187,9 @@ def _table_lines(tables: tuple[TableReport, ...]) -> list[str]:
     ordered = sorted(tables, key=lambda each: each.status in calm)
     lines = []
     for each in ordered[:_SHOWN_TABLES]:
-        lines.append(f"  table {each.view.table}: {each.status.value}: {each.words}")
+        mark = each.view.mark
+        commit = f", commit {mark.commit}" if mark is not None and mark.commit else ""
+        lines.append(f"  table {each.view.table}: {each.status.value}: {each.words}{commit}")
         if each.command:
             lines.append(f"    → {each.command}")
     more = [f"  and {len(tables) - _SHOWN_TABLES} more tables"] if len(tables) > _SHOWN_TABLES else []
@@ -221,7 +226,8 @@ def _document(seen: _Seen) -> dict[str, Any]:
     document["noticed"] = seen.noticed
     document["claimed"] = list(seen.claimed)
     document["dead_letters"] = [
-        {"cause": each.cause, "records": each.records, "example": each.example} for each in seen.reasons
+        {"code": each.code.value, "cause": each.cause, "records": each.records, "example": each.example}
+        for each in seen.reasons
     ]
     document["tables"] = [_table_document(each) for each in seen.tables]
     document["tables_asked"] = seen.no_tables or "ok"
@@ -255,6 +261,7 @@ def _table_document(each: TableReport) -> dict[str, Any]:
         "command": each.command,
         "batch": mark.batch if mark else None,
         "snapshot": mark.snapshot if mark else None,
+        "commit": mark.commit or None if mark else None,
         "lacks": [[one.partition.topic, one.partition.number, one.first, one.end] for one in each.lacks],
     }
 

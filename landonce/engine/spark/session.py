@@ -20,6 +20,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from landonce.config.model import Spark
+from landonce.config.secrets import redact
 from landonce.engine.spark import archive, daemon
 from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.errors import ConfigError
@@ -39,6 +40,12 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
 }
+_REDACTION = "spark.redaction.regex"
+_SECRETS = (
+    "(?i)secret|password|passwd|token|credential|access[.]?key|account[.-]key|private[.-]?key|connection-string|[.]sas"
+    "|^spark[.]sql[.]catalog[.].*(key|auth|sas|header)"
+)
+"""Settings whose values Spark hides in its pages, its event log and its own log. Its default leaves out `credential` and keys of storages."""
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _NOISE = "WARNING: Using incubator modules"
 """Java says so whenever Spark starts it."""
@@ -121,7 +128,7 @@ def _pass_on(reading: int) -> None:
     with open(reading, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if not line.startswith(_NOISE):
-                sys.stderr.write(line)
+                sys.stderr.write(redact(line))
                 sys.stderr.flush()
 
 
@@ -164,6 +171,8 @@ def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str
         options += "" if expressions else f" {_QUICK_START}"
         options += _temporary()
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
+    if not _submitted() or not SparkConf().contains(_REDACTION):
+        own[_REDACTION] = _SECRETS
     given = {name: str(value) for name, value in spark.conf.items()}
     return {"spark.app.name": f"landonce {pipeline}", **own, **extra, **given, **_PINNED}
 

@@ -11,12 +11,27 @@ so that the one compare-and-set that records it also fences a driver that still 
     accept_position   a table's history is gone, and how far it came    the copy of its last mark counts
     accept_rows       the same                                          its last rows count; the rest is delivered again
     settle            a pushed block was never answered                 it arrived, or it did not
+    drop_letters      dead letters that nobody needs                    their records count as filtered
+    seek              the position is to be another one                 records are delivered again, or skipped
+    stay              a table was rolled back, and shall stay so        what the rollback removed is skipped
     forget_table      a table of a fan-out is another one, or none      the new one takes its place
 """
 
-from landonce.protocol.operate.decision import Decision, Restated, accept_change, fill, settle
+from landonce.protocol.operate.decision import Decision, Restated, accept_change, drop_letters, fill, settle
 from landonce.protocol.operate.gap import accept_gap
 from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
+from landonce.protocol.operate.seek import (
+    Ability,
+    Seeking,
+    counted_in,
+    counted_ranges,
+    kept_notes,
+    resume,
+    seek,
+    skipped_ranges,
+    stay,
+    uncounted,
+)
 from landonce.protocol.operate.tables import (
     accept_own_position,
     accept_own_rows,
@@ -28,8 +43,10 @@ from landonce.protocol.operate.tables import (
 )
 
 __all__ = [
+    "Ability",
     "Decision",
     "Restated",
+    "Seeking",
     "accept_change",
     "accept_gap",
     "accept_own_position",
@@ -37,11 +54,20 @@ __all__ = [
     "accept_position",
     "accept_rows",
     "changed_topics",
+    "counted_in",
+    "counted_ranges",
+    "drop_letters",
     "fill",
     "forget_table",
+    "kept_notes",
     "known_state",
     "landed_too",
     "nothing_uncertain",
     "rebase",
+    "resume",
+    "seek",
     "settle",
+    "skipped_ranges",
+    "stay",
+    "uncounted",
 ]

@@ -10,7 +10,8 @@ from landonce.errors import ConfigError, NothingToDo
 from landonce.protocol import marks
 from landonce.protocol.block_rows import Mark, PushRow
 from landonce.protocol.blocks import Block, Kind, Plan
-from landonce.protocol.ledger import LedgerState, Note, taken
+from landonce.protocol.ledger import LedgerState, Note, Totals, taken
+from landonce.protocol.letters import keep_letters, refuse_pending
 from landonce.protocol.ranges import Range
 
 _LISTED = 5
@@ -62,6 +63,7 @@ def fill(state: LedgerState, owner: str) -> Decision:
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
+    keep_letters(plan)
     new = replace(taken(state, owner), pending=replace(plan, kind=Kind.FILL))
     does = (f"At the next start, rows of batch {plan.batch} that the target lacks are written, and no others.",)
     costs = (
@@ -89,6 +91,24 @@ def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: 
     new = replace(taken(state, owner), pending=replace(plan, fingerprint=fingerprint))
     does = (f"Batch {plan.batch}, which is pending, is settled by the present transform, schema and decoder.",)
     return Decision("accept-change", new, does, (_extent(plan), *(_BY_TABLES if fan_out else _BY_ROWS)))
+
+
+def drop_letters(state: LedgerState, letters: int, listed_in: str, owner: str) -> Decision:
+    """Dead letters are given up: their records count as filtered, by an operator. `listed_in`: the file that names them."""
+    refuse_pending(state.pending)
+    keep_letters(state.pending)
+    if not letters:
+        raise NothingToDo(
+            "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
+        )
+    moved = min(letters, state.totals.dead_lettered)
+    totals = state.totals.plus(Totals(dead_lettered=-moved, filtered=moved))
+    does = (
+        f"{letters:,} dead letters are removed from their files, and count as filtered: dropped by an operator.",
+        f"{listed_in} lists their places.",
+    )
+    costs = ("Their keys, values and headers are gone for good, unless Kafka still holds the records.",)
+    return Decision("drop dead letters", replace(taken(state, owner), totals=totals), does, costs)
 
 
 _BY_ROWS = (

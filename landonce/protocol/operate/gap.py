@@ -8,6 +8,7 @@ from dataclasses import replace
 from landonce.errors import ClusterChanged, NothingToDo, TopicRecreated
 from landonce.protocol.blocks import Plan
 from landonce.protocol.ledger import LedgerState, Position, TableMark, taken
+from landonce.protocol.letters import keep_letters
 from landonce.protocol.marks import Mark, TableStatus, raised
 from landonce.protocol.operate.decision import Decision, Restated, listed
 from landonce.protocol.operate.rebase import bound_afresh, changed_topics
@@ -30,9 +31,10 @@ def accept_gap(
     A table of a fan-out that is behind (`statuses`) is filled up again from where the topics begin. A ledger that was never
     bound, because nobody knows what a lost one had delivered, is bound at the topics' starts.
     """
+    keep_letters(state.pending)
     if state.fresh:
         return _accept_unbound(state, view, owner)
-    _same_source(state, view)
+    same_source(state, view)
     starts = {partition: extent.start for partition, extent in view.extents}
     gaps = _gaps(state.committed().items(), starts)
     behind = [(each, _gaps(each.floors, starts)) for each in statuses if each.behind and _gaps(each.floors, starts)]
@@ -147,17 +149,17 @@ def _accept_unbound(state: LedgerState, view: SourceView, owner: str) -> Decisio
     return Decision("accept-gap", new, does, costs)
 
 
-def _same_source(state: LedgerState, view: SourceView) -> None:
-    """A gap only means something in the topic that the positions belong to."""
+def same_source(state: LedgerState, view: SourceView) -> None:
+    """Offsets only mean something in the topic that the positions belong to."""
     if state.cluster_id != view.cluster_id:
         raise ClusterChanged(
             f"the ledger belongs to Kafka cluster {state.cluster_id}, and these brokers are cluster {view.cluster_id}.",
-            safe="Nothing was changed. A gap can only be found in the topic that the positions belong to.",
+            safe="Nothing was changed. Offsets mean something only in the topic that the positions belong to.",
             command="landonce state rebase {file}, or correct bootstrap_servers",
         )
     for topic in sorted(changed_topics(state, view)):
         raise TopicRecreated(
             f"topic {topic!r} was deleted and created again.",
-            safe="Nothing was changed. A gap can only be found in the topic that the positions belong to.",
+            safe="Nothing was changed. Offsets mean something only in the topic that the positions belong to.",
             command="landonce state rebase {file}",
         )

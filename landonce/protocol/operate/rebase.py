@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from landonce.errors import NothingToDo, PlanPending
-from landonce.protocol.blocks import Plan, token
+from landonce.protocol.blocks import Kind, Plan, token
 from landonce.protocol.ledger import LedgerState, Position, bound, taken
+from landonce.protocol.letters import keep_letters
 from landonce.protocol.marks import TableStatus, behind_ranges
 from landonce.protocol.operate.decision import Decision, listed
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ranges import Partition, Range, generation_of
 from landonce.protocol.source import Extent, SourceView, Start
 from landonce.protocol.target import TargetView
 
@@ -44,8 +45,12 @@ def rebase(
 
     A ledger that was never bound, because the target holds rows that the topic cannot have, is bound here. `target` says how
     far it holds each partition, with what landed of the plan. `statuses` are
-    the tables of a fan-out: what one that is behind lacks of what begins again cannot be delivered any more.
+    the tables of a fan-out: what one that is behind lacks of what begins again cannot be delivered any more. One that holds a
+    pending plan of letters holds rows of theirs: then the plan cannot be forgotten.
     """
+    tables = tuple(statuses)
+    if not drop_pending or any(state.pending and each.view.holds(state.pending.batch) for each in tables):
+        keep_letters(state.pending)
     if state.fresh:
         state = bound_afresh(state, view, to)
     remade = changed_topics(state, view)
@@ -80,7 +85,7 @@ def rebase(
         (
             *_rebase_costs(state, new, view, moved, to),
             *_plan_costs(state, new, reset),
-            *_never_filled_up(state, statuses, reset),
+            *_never_filled_up(state, tables, reset),
         ),
     )
 
@@ -129,7 +134,9 @@ def _begins_again(partition: Partition, remade: frozenset[str], moved: Iterable[
 
 
 def _left(plan: Plan, view: SourceView, remade: frozenset[str], moved: tuple[_Moved, ...]) -> Plan | None:
-    """What of the plan can still be read as it was made; None if nothing can. Its deadline stays."""
+    """What of the plan can still be read as it was made; None if nothing can. Its deadline stays. Letters that are dropped stay letters."""
+    if plan.kind is Kind.LETTERS:
+        return None
     ends = {partition: extent.stable_end for partition, extent in view.extents}
     blocks = []
     for block in plan.blocks:
@@ -153,10 +160,12 @@ def _relabelled(
 
 
 def _new_label(state: LedgerState, view: SourceView, topic: str) -> str:
-    """`topic@` and the beginning of the topic's id; where that was used before, with the epoch behind it."""
+    """`topic@` and the beginning of the topic's id; from the second time on with a number behind it, which only grows: sinks that change
+    rows order the labels of a topic by it."""
     topic_id = dict(view.topic_ids)[topic].replace("/", "_").replace("+", "-")
     label = f"{topic}@{topic_id[:_ID_LETTERS]}"
-    return f"{label}.{state.epoch + 1}" if any(each.startswith(label) for _, each in state.labels) else label
+    before = max((generation_of(each) for of, each in state.labels if of.partition("[")[0] == topic), default=0)
+    return f"{label}.{before + 1}" if before else label
 
 
 def _labels(state: LedgerState, relabelled: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

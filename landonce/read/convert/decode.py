@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Reason
 from landonce.read.convert.rules import (
     VERSION,
     Column,
@@ -29,7 +31,7 @@ from landonce.read.convert.rules import (
     from_written,
     is_convertible,
 )
-from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes
+from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, RecordTypes
 from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value
 from landonce.read.formats.text.values import from_text
 from landonce.read.schema.fields import JSON, VALUE, Field, Schema, folded, landed, spelled
@@ -65,6 +67,16 @@ class Conversions:
         words = [(name, rule and (rule.epoch, rule.empty_is_null)) for name, rule in rules]
         return "convert", VERSION, *words
 
+    def inside(self, *places: str) -> Conversions:
+        """The same rules, for records that hold rows at these places."""
+        rules = (("", self.default), *self.fields)
+        named = [(f"{place}.{path}" if path else place, rule) for place in places for path, rule in rules]
+        return Conversions(None, tuple(named))
+
+    def converts(self, field: Field, fold_case: bool = False) -> bool:
+        """Whether a rule says what becomes of this field's values, apart from those inside it."""
+        return is_convertible(field.type) and self.of(field.name, fold_case) is not None
+
     def mistakes(self, schema: Schema) -> Iterator[str]:
         """What the file says of fields that these records do not have, or cannot have."""
         places = [place for each in schema.fields for place in _places(each.type, each.name)]
@@ -74,6 +86,9 @@ class Conversions:
                 yield f"there is no field {name!r}"
             elif rule is not None and rule.epoch is not None and not any(map(pt.is_temporal, mine)):
                 yield f"field {name!r} holds no times, so that it has no `epoch`"
+
+
+STRICT = Conversions()
 
 
 def _leads_to(name: str, path: str) -> bool:
@@ -103,6 +118,11 @@ def _containers(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataTyp
         yield from _containers(type_.item_type if pt.is_map(type_) else type_.value_type, f"{path}[]")
 
 
+def fitted(format_: Format, conversions: Conversions) -> Format:
+    """The format with these conversions, if there are any."""
+    return Fitted(format_, conversions) if conversions else format_
+
+
 @dataclass(frozen=True)
 class Fitted(Format):
     """Another format, with conversions."""
@@ -116,13 +136,23 @@ class Fitted(Format):
             for field in schema.fields
             for path, type_ in _places(field.type, field.name)
             if is_convertible(type_) and (rule := self.conversions.of(path, schema.fold_case)) is not None
+            if not (self.inner.written == pa.string() and path != field.name)  # JSON in a line of text is strict
         }
         if not leaves:
             return self.inner.decoder(schema, max_record_bytes=max_record_bytes)
+        if self.inner.written is None:
+            return TypedFitDecoder(self.inner, schema, leaves, max_record_bytes)
         return FitDecoder(self.inner, schema, leaves, max_record_bytes)
 
     def decisive(self) -> tuple[object, ...]:
         return *self.inner.decisive(), *self.conversions.decisive()
+
+    @property
+    def has_types(self) -> bool:
+        return self.inner.has_types
+
+    def types_of(self, values: pa.BinaryArray) -> RecordTypes:
+        return self.inner.types_of(values)
 
 
 class Wire(Enum):
@@ -133,6 +163,7 @@ class Wire(Enum):
     INTEGER = "an integer"
     WRITTEN = "JSON text"
     LINE = "the text of a line"
+    EMPTY = "its own type, and what is empty is null"
 
 
 class Kind(Enum):
@@ -166,18 +197,17 @@ _LOOKS = {
 class FitDecoder:
     """Decodes records to one schema; keep one per worker, since it learns how a topic writes its values."""
 
+    _guesses = True
+    """What a value is read as, before the exact way, is a guess: it does not say that a value is unfit."""
+
     def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
-        if format_.written is None:
-            raise ValueError(
-                "`convert` is for JSON, CSV and TSV: records of other formats have the types of their schema"
-            )
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
         self._leaves = leaves
         self._seen: dict[str, set[Kind]] = {path: set() for path in self._leaves}
         self._sampled = False
         self._grouping = True
         self._decoders: dict[tuple[Wire, ...], Decoder] = {}
-        self._exact: Wires = dict.fromkeys(self._leaves, Wire.WRITTEN if format_.written == JSON else Wire.LINE)
+        self._exact: Wires = self._exactly()
         self._decoder(self._exact)  # raises what can be refused now
         self._words = {
             f"field {path!r} should be {spelled(_loose(type_, path, self._leaves, self._exact))} ": (
@@ -186,6 +216,9 @@ class FitDecoder:
             for field in schema.fields
             for path, type_ in _containers(field.type, field.name)
         }
+
+    def _exactly(self) -> Wires:
+        return dict.fromkeys(self._leaves, Wire.WRITTEN if self._format.written == JSON else Wire.LINE)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         found = Collected(self._schema.arrow)
@@ -224,17 +257,18 @@ class FitDecoder:
         if reasons:
             columns = [each.filter(pa.array(good)) for each in columns]
         found.keep(rows[decoded.kept[good]], columns)
-        refused = [*decoded.rejects, *((int(decoded.kept[at]), reason) for at, reason in reasons.items())]
-        if wires is self._exact:
-            for at, reason in refused:
-                found.reject(int(rows[at]), self._in_own_words(reason))
-        return rows[[at for at, _ in refused]]
+        unfit = {int(decoded.kept[at]): reason for at, reason in reasons.items()}
+        refused = dict(decoded.rejects) | unfit
+        final = refused if wires is self._exact else {} if self._guesses else unfit
+        for at, reason in final.items():
+            found.reject(int(rows[at]), self._in_own_words(reason))
+        return rows[[at for at in refused if at not in final]]
 
-    def _in_own_words(self, reason: str) -> str:
+    def _in_own_words(self, reason: Reason) -> Reason:
         """The format's decoder was asked for other types than those of the table."""
         for asked, own in self._words.items():
             if reason.startswith(asked):
-                return own + reason.removeprefix(asked)
+                return reason.reworded(own + reason.removeprefix(asked))
         return reason
 
     def _groups(self, values: pa.BinaryArray) -> Iterator[tuple[Wires | None, Indexes]]:
@@ -290,8 +324,8 @@ class FitDecoder:
 
     def _converted(
         self, table: pa.Table, wires: Wires, *, learn: bool = False
-    ) -> tuple[list[pa.Array], dict[int, str]]:
-        columns, reasons = [], dict[int, str]()
+    ) -> tuple[list[pa.Array], dict[int, Reason]]:
+        columns, reasons = [], dict[int, Reason]()
         for field, chunked in zip(self._schema.fields, table.columns, strict=True):
             column = chunked.combine_chunks()
             if not self._is_own(field, wires):
@@ -349,6 +383,42 @@ class FitDecoder:
         return next((wire for wire, taken in takes.items() if seen <= taken), Wire.WRITTEN)
 
 
+class TypedFitDecoder(FitDecoder):
+    """Of a format whose schemas say the types of values. Only `epoch` and `empty` decide anything then: an integer of a schema is a time, an
+    empty text or bytes are null. A writer may have a schema of its own in which the field is a time: what is no integer is read as it is."""
+
+    _guesses = False
+
+    def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
+        if not all(rule.epoch is not None or rule.empty_is_null for _, rule in leaves.values()):
+            raise ValueError(
+                "`convert: fit` is for JSON, CSV and TSV: records of other formats have the types of their schema, and only the "
+                "options `epoch` and `empty` convert them"
+            )
+        super().__init__(format_, schema, leaves, max_record_bytes)
+
+    def _exactly(self) -> Wires:
+        """The last way in which a record is read: the others come first. A format that knows its one schema refuses ways that never fit."""
+        own, counting = dict[str, Wire](), dict[str, Wire]()
+        for path, (type_, rule) in self._leaves.items():
+            takes_empty = rule.empty_is_null and (pt.is_string(type_) or pt.is_binary(type_))
+            own[path] = Wire.EMPTY if takes_empty else Wire.OWN
+            counting[path] = Wire.INTEGER if rule.epoch is not None and pt.is_temporal(type_) else own[path]
+        self._ways = list[Wires]()
+        for wires in (counting, own):
+            with suppress(TypeError, ValueError):
+                self._decoder(wires)
+                self._ways.append(wires)
+        return self._ways[-1] if self._ways else own
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        found = Collected(self._schema.arrow)
+        left = np.arange(len(values), dtype=np.int64)
+        for wires in self._ways:
+            left = np.sort(self._read(found, left, values, wires)) if len(left) else left
+        return found.result()
+
+
 def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: Wires) -> pa.DataType:
     """The type with every place as its wire. Nothing in it is required: limits are checked after the conversion."""
     if pt.is_struct(type_):
@@ -381,6 +451,8 @@ def _values(array: pa.Array, type_: pa.DataType, rule: Rule, wire: Wire) -> Colu
         return from_strings(array, type_, rule)
     if wire is Wire.INTEGER:
         return from_integers(array, type_, rule)
+    if wire is Wire.EMPTY:
+        return Column(pc.if_else(pc.equal(pc.binary_length(array), 0), pa.scalar(None, array.type), array), {})
     return from_line(array, type_, rule) if wire is Wire.LINE else Column(array, {})
 
 
@@ -401,7 +473,7 @@ def from_line(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
 
 def _faults(column: Column) -> list[Fault]:
     """One fault per problem."""
-    rows: dict[str, list[int]] = {}
+    rows: dict[Reason, list[int]] = {}
     for row, problem in column.problems.items():
         rows.setdefault(problem, []).append(row)
     faults = []

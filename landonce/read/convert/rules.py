@@ -20,8 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Indexes
-from landonce.read.formats.json.columns import UNIT_DIGITS, cast_or_null, from_text, from_ticks, is_textual, mask_of
+from landonce.read.formats.json.columns import (
+    NOT_FINITE,
+    UNIT_DIGITS,
+    cast_or_null,
+    from_text,
+    from_ticks,
+    is_textual,
+    mask_of,
+    not_valid,
+    unfitting,
+)
 from landonce.read.formats.json.explain import is_exact
 from landonce.read.schema.fields import JSON, spelled
 
@@ -44,7 +55,7 @@ class Column:
     """The values of a column in their type, and why some of its rows must not land: a predicate of the field."""
 
     values: pa.Array
-    problems: dict[int, str]
+    problems: dict[int, Reason]
 
 
 _SECONDS_FROM, _SECONDS_TO = 315_532_800, 16_725_225_600
@@ -67,6 +78,10 @@ _FAR = 10**9
 
 class _Refused(Exception):
     """Why a value does not become the type."""
+
+    def __init__(self, why: Reason) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 def is_convertible(type_: pa.DataType) -> bool:
@@ -107,7 +122,7 @@ def from_integers(numbers: pa.Int64Array, type_: pa.DataType, rule: Rule) -> Col
     if pt.is_string(type_):
         zero = pc.equal(numbers, 0)
         rows = np.flatnonzero(mask_of(pc.fill_null(zero, False)))
-        return Column(numbers.cast(type_), dict.fromkeys(rows.tolist(), "may be written as -0"))
+        return Column(numbers.cast(type_), dict.fromkeys(rows.tolist(), Reason("may be written as -0", Code.INEXACT)))
     if pt.is_boolean(type_):
         known = pc.or_(pc.equal(numbers, 0), pc.equal(numbers, 1))
         fast = pc.if_else(known, pc.equal(numbers, 1), pa.scalar(None, pa.bool_()))
@@ -121,12 +136,12 @@ def _finished(given: pa.Array, fast: pa.Array, type_: pa.DataType, one: Callable
     left: Indexes = np.flatnonzero(mask_of(pc.and_(fast.is_null(), given.is_valid())))
     if not len(left):
         return Column(fast, {})
-    found, problems = list[object](), dict[int, str]()
+    found, problems = list[object](), dict[int, Reason]()
     for at, each in zip(left, given.take(pa.array(left)).to_pylist(), strict=True):
         try:
             found.append(one(each))
         except _Refused as refused:
-            problems[int(at)] = str(refused)
+            problems[int(at)] = refused.why
             found.append(None)
     if len(problems) == len(left):
         return Column(fast, problems)
@@ -235,11 +250,11 @@ def _one(text: str, type_: pa.DataType, rule: Rule, *, quoted: bool) -> object:
     return _decimal(number, type_)
 
 
-def _other_kind(text: str, type_: pa.DataType, *, quoted: bool) -> str:
+def _other_kind(text: str, type_: pa.DataType, *, quoted: bool) -> Reason:
     if quoted:
-        return f"is not a valid {spelled(type_)}"
+        return not_valid(spelled(type_))
     kinds = {"{": "an object", "[": "an array", "t": "a boolean", "f": "a boolean"}
-    return f"should be {spelled(type_)} but is {kinds.get(text[:1], 'a number')}"
+    return Reason(f"should be {spelled(type_)} but is {kinds.get(text[:1], 'a number')}", Code.WRONG_TYPE)
 
 
 @dataclass(frozen=True)
@@ -287,27 +302,28 @@ def _parsed(text: str, form: re.Pattern[str]) -> _Number | None:
 def _integer(number: _Number, type_: pa.DataType) -> int:
     whole = number.whole(0)
     if whole is None:
-        raise _Refused(f"has a fraction, which {spelled(type_)} cannot hold")
+        raise _Refused(Reason(f"has a fraction, which {spelled(type_)} cannot hold", Code.INEXACT))
     bits, signed = type_.bit_width, pt.is_signed_integer(type_)
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
     if not low <= whole < high:
-        raise _Refused(f"is out of the range of {spelled(type_)}")
+        raise _Refused(Reason(f"is out of the range of {spelled(type_)}", Code.OUT_OF_RANGE))
     return whole
 
 
 def _decimal(number: _Number, type_: pa.DataType) -> Decimal:
     whole = number.whole(type_.scale)
     if whole is None or abs(whole) >= 10**type_.precision:
-        raise _Refused(f"does not fit {spelled(type_)}")
+        raise _Refused(unfitting(type_))
     return Decimal((int(whole < 0), tuple(map(int, str(abs(whole)))), -type_.scale))
 
 
 def _float(text: str, type_: pa.DataType) -> float:
     value = cast_or_null(pa.array([text]), type_)
     if value.null_count or not pc.is_finite(value)[0].as_py():
-        raise _Refused("is not a finite number of its type")
+        raise _Refused(NOT_FINITE)
     if not set(text) & set(".eE") and not is_exact(text, type_):
-        raise _Refused(f"is an integer that a {'double' if pt.is_float64(type_) else 'float'} cannot hold exactly")
+        held = "double" if pt.is_float64(type_) else "float"
+        raise _Refused(Reason(f"is an integer that a {held} cannot hold exactly", Code.INEXACT))
     found: float = value[0].as_py()
     return found
 
@@ -317,22 +333,22 @@ def _moment(number: _Number, type_: pa.DataType, rule: Rule, *, quoted: bool) ->
     time_of_day = pt.is_time64(type_)
     unit = rule.epoch or (None if quoted or time_of_day else number.unit())
     if unit is None and quoted:
-        raise _Refused(f"is not a valid {spelled(type_)}")
+        raise _Refused(not_valid(spelled(type_)))
     if unit is None:
-        raise _Refused("is a number, and its unit is not known: declare `epoch`")
+        raise _Refused(Reason("is a number, and its unit is not known: declare `epoch`", Code.INVALID_VALUE))
     digits = 0 if pt.is_date32(type_) else UNIT_DIGITS[type_.unit]
     in_days = unit == "d"
     ticks = number.whole(0 if in_days else digits - UNIT_DIGITS[unit])
     if ticks is None:
-        raise _Refused(f"is finer than {spelled(type_)} can hold")
+        raise _Refused(Reason(f"is finer than {spelled(type_)} can hold", Code.INEXACT))
     if in_days:
         ticks *= 86_400 * 10**digits
     if pt.is_date32(type_):
         if ticks % 86_400:
-            raise _Refused("has a time of day, which DATE cannot hold")
+            raise _Refused(Reason("has a time of day, which DATE cannot hold", Code.INEXACT))
         ticks //= 86_400
     most = 2**31 - 1 if pt.is_date32(type_) else 2**63 - 1
     low, high = (0, 86_400 * 10**digits - 1) if time_of_day else (-most, most)
     if not low <= ticks <= high:
-        raise _Refused(f"is out of the range of {spelled(type_)}")
+        raise _Refused(Reason(f"is out of the range of {spelled(type_)}", Code.OUT_OF_RANGE))
     return ticks

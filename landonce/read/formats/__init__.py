@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from landonce.read.schema.fields import Schema
+from landonce.protocol.reasons import NO_VALUE, NOT_UTF8, Reason, too_large
+from landonce.read.schema.fields import Path, Schema
 
 Indexes = npt.NDArray[np.int64]
 
 
 class Reject(NamedTuple):
-    """``index`` points into the decoded array; ``reason`` holds no content of the record."""
+    """``index`` points into the decoded array."""
 
     index: int  # type: ignore[assignment]  # hides `tuple.index`, which nothing calls
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Decoded:
     kept: Indexes
     rejects: tuple[Reject, ...] = ()
     filtered: Indexes = field(default_factory=lambda: np.empty(0, np.int64))
+    without_column: tuple[str, ...] = ()
+    """Fields that no column takes, as far as they were noticed."""
 
     def is_whole(self, count: int) -> bool:
         """Whether each of `count` records became one row."""
@@ -51,8 +55,21 @@ class Collected:
         self.kept.append(rows)
         self.tables.append(pa.Table.from_arrays(columns, schema=self.schema))
 
-    def reject(self, row: int, reason: str) -> None:
+    def reject(self, row: int, reason: Reason) -> None:
         self.rejects.append(Reject(int(row), reason))
+
+    def screen(self, values: pa.BinaryArray, max_record_bytes: int, *, text: bool = False) -> npt.NDArray[np.bool_]:
+        """Rejects values that are absent, too large, or not UTF-8 where they are `text`; gives which are left."""
+        lengths = pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
+        good: npt.NDArray[np.bool_] = (lengths >= 0) & (lengths <= max_record_bytes)
+        for at in np.flatnonzero(~good).tolist():
+            self.reject(at, too_large(int(lengths[at]), max_record_bytes) if lengths[at] >= 0 else NO_VALUE)
+        if text and not _is_text(values):
+            for at in np.flatnonzero(good).tolist():
+                if not _is_text(values.slice(at, 1)):
+                    good[at] = False
+                    self.reject(at, NOT_UTF8)
+        return good
 
     def add(self, decoded: Decoded, rows: Indexes) -> None:
         """Adds the result of decoding some of the inputs: those at ``rows``."""
@@ -67,6 +84,36 @@ class Collected:
             order = np.argsort(kept)
             kept, table = kept[order], table.combine_chunks().take(pa.array(order))
         return Decoded(table, kept, tuple(sorted(self.rejects)), np.sort(filtered))
+
+
+def _is_text(values: pa.BinaryArray) -> bool:
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class RecordType:
+    """What a schema says of a type of records: of an Avro record, or of a Protobuf message."""
+
+    name: str
+    """With its namespace or package."""
+    key: tuple[Path, ...] = ()
+    """The fields that the schema marks as the key of an event, by their names in records."""
+
+    @staticmethod
+    def of(name: str, marks: Iterable[tuple[int, Path]]) -> RecordType:
+        """`marks`: the position in the key, and the field. Of equal positions, the first field comes first."""
+        return RecordType(name, tuple(path for _, path in sorted(marks, key=lambda each: each[0])))
+
+
+class RecordTypes(NamedTuple):
+    """The types of some records. `number`: of each record, which of `types` it has; -1 if its type is not known."""
+
+    number: Indexes
+    types: tuple[RecordType, ...] = ()
 
 
 class Decoder(Protocol):
@@ -95,3 +142,48 @@ class Format(ABC):
         """The fields that the format itself knows of these records. None: their JSON shows them."""
         del values
         return None
+
+    def described(self) -> Schema | None:
+        """The fields that every record may have, if the format itself says so without looking at records."""
+        return None
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether records have fields at all."""
+        return True
+
+    @property
+    def has_types(self) -> bool:
+        """Whether schemas say what records are: their types have names, and may mark the fields of the key."""
+        return False
+
+    @property
+    def marks_nulls(self) -> bool:
+        """Whether its schemas say which fields may be null."""
+        return False
+
+    def examples(self, values: pa.BinaryArray) -> list[bytes]:
+        """Some of these values, one of each schema, for `fields`."""
+        return [each for each in values.slice(0, 1).to_pylist() if each is not None]
+
+    def types_of(self, values: pa.BinaryArray) -> RecordTypes:
+        """The types of these records, by the schemas that they were written with, or are resolved to."""
+        return RecordTypes(np.full(len(values), -1, np.int64))
+
+    def types(self, values: Sequence[bytes], subjects: Sequence[str]) -> tuple[RecordType, ...]:
+        """The types that decide the keys of events: those of the format's own schemas. With a registry, those of these records, and of the
+        newest schemas of these subjects."""
+        del values, subjects
+        return ()
+
+    def keyed_by(self) -> tuple[object, ...]:
+        """What the id of an event depends on, beside the values of its key: as JSON, empty for most formats."""
+        return ()
+
+    def bodies(self, values: pa.BinaryArray) -> pa.BinaryArray:
+        """The values without their frames, where JSON shows the fields."""
+        return values
+
+    def for_keys(self) -> Format:
+        """The same format for keys: a key of one field may be that value alone."""
+        return self

@@ -6,10 +6,13 @@ Also the options and errors of every client of Kafka. It needs no Arrow, so that
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
+from dataclasses import replace
+from os.path import exists
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -20,11 +23,14 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
-from landonce.errors import ConfigError, SourceRefused, SourceUnavailable, TopicMissing, TopicRecreated
+from landonce.config.model import TopicMatch, files_in
+from landonce.errors import ConfigError, Halt, SourceRefused, SourceUnavailable, TopicMissing, TopicRecreated
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import Extent, SourceView
+from landonce.protocol.source import Extent, SourceView, StartAt
+from landonce.protocol.start import GroupOffsets, begin_after, begin_at, begin_since
+from landonce.read.kafka.certificates import certificate_refusal
 
 _PARTITIONS, _RECORDS, _BYTES = 8, 200, 8 * 2**20
 """How much `sample_size` reads at most."""
@@ -33,7 +39,14 @@ _PARTITIONS, _RECORDS, _BYTES = 8, 200, 8 * 2**20
 def committed(
     group: str, partitions: Iterable[Partition], options: Mapping[str, Any], *, timeout: float
 ) -> dict[Partition, int]:
-    """The offsets that the group has committed, if any. Raises `KafkaException`.
+    """The offsets that the group has committed, if any. Raises `KafkaException`."""
+    return {each: at for each, (at, _) in committed_with(group, partitions, options, timeout=timeout).items()}
+
+
+def committed_with(
+    group: str, partitions: Iterable[Partition], options: Mapping[str, Any], *, timeout: float
+) -> dict[Partition, tuple[int, str]]:
+    """As `committed`, with the metadata beside each offset.
 
     Asks as a consumer that never joins: librdkafka's own request for a group's offsets ends the process while the
     group's coordinator moves.
@@ -47,7 +60,9 @@ def committed(
     for each in found:
         if each.error is not None:
             raise KafkaException(each.error)
-    return {Partition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+    return {
+        Partition(each.topic, each.partition): (each.offset, each.metadata or "") for each in found if each.offset >= 0
+    }
 
 
 def known_offset(answer: ListOffsetsResultInfo, where: Partition) -> int:
@@ -60,12 +75,15 @@ def known_offset(answer: ListOffsetsResultInfo, where: Partition) -> int:
 
 QUIET = {"log_level": 2}
 """librdkafka writes a line to stderr at every reconnection. What matters is returned as an error anyway."""
+LOGIN = (
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
 REFUSALS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
+    *LOGIN,
 )
 
 
@@ -91,9 +109,30 @@ def consumer_options(bootstrap_servers: str, options: Mapping[str, Any], pipelin
     }
 
 
-def source_error(error: KafkaError, who: str) -> SourceUnavailable | SourceRefused:
-    """Kafka's error as `SourceRefused` if it does not pass by itself, otherwise as `SourceUnavailable`."""
-    if error.code() in REFUSALS:
+_OAUTH = "OAUTHBEARER token"
+_OAUTH_REFUSED = re.compile(r"invalid_|unauthorized_|access_denied")
+"""Errors of OAuth that an endpoint of tokens answers with, but for those of a server that is busy or broken."""
+
+
+def _refuses_login(error: KafkaError) -> bool:
+    """Whether another attempt would fail, too. An endpoint of tokens may only be away."""
+    said = error.str()
+    return error.code() in LOGIN and (_OAUTH not in said or _OAUTH_REFUSED.search(said) is not None)
+
+
+def source_error(error: KafkaError, who: str, options: Mapping[str, Any]) -> SourceUnavailable | Halt:
+    """Kafka's error as `SourceRefused` or `CertificateRefused` if it does not pass by itself, otherwise as `SourceUnavailable`. `options`:
+    the client's."""
+    refused = certificate_refusal(error, who, options)
+    if refused is not None:
+        return refused
+    if _refuses_login(error):
+        return SourceRefused(
+            f"{who} refused the login: {error.str().partition(' (after ')[0]}.",
+            safe="Nothing was skipped.",
+            command="correct the mechanism, the user or the password (`sasl.…`) in the options of Kafka in {file}",
+        )
+    if error.code() in REFUSALS and error.code() not in LOGIN:
         return SourceRefused(
             f"{who} refused: {error.str()}",
             safe="Nothing was skipped.",
@@ -132,7 +171,30 @@ def sample_size(ranges: tuple[Range, ...], options: Mapping[str, Any], *, second
     return size / count if count else None
 
 
+def first_times(
+    positions: Mapping[Partition, int], options: Mapping[str, Any], *, seconds: float
+) -> dict[Partition, int]:
+    """One timestamp for each partition, for people: what does not come in time is left out."""
+    found: dict[Partition, int] = {}
+    try:
+        consumer = Consumer({**options, "queued.max.messages.kbytes": 1024}, logger=None)
+        try:
+            consumer.assign([TopicPartition(each.topic, each.number, at) for each, at in positions.items()])
+            until = time.monotonic() + seconds
+            while found.keys() != positions.keys() and time.monotonic() < until:
+                for message in consumer.consume(50, timeout=0.05):
+                    where = Partition(str(message.topic()), int(message.partition() or 0))
+                    if message.error() is None and where not in found:
+                        found[where] = message.timestamp()[1]
+        finally:
+            consumer.close()
+    except KafkaException:
+        return found
+    return found
+
+
 T = TypeVar("T")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PATIENCE = 10.0
 _LISTEN = 0.1
 _UNREACHABLE = 3.0
@@ -150,19 +212,20 @@ class Broker:
             config["error_cb"] = self._hear
             self._admin = AdminClient(config)
         except KafkaException as error:
+            gone = [f"{name}: there is no file {path}" for name, path in files_in(options).items() if not exists(path)]
             raise ConfigError(
-                f"Kafka's client refuses its options: {error.args[0].str()}.",
+                f"Kafka's client refuses its options: {gone[0] if gone else error.args[0].str()}.",
                 command="correct `source.kafka.options` in {file}",
             ) from None
         self._servers = bootstrap_servers
         self._options = options
         self._timeout = timeout
 
-    def survey(self, topics: Iterable[str]) -> SourceView:
+    def survey(self, topics: Iterable[str] | TopicMatch) -> SourceView:
         """Ids, starts and last stable ends of these topics, all partitions."""
         self._forget_troubles()
         cluster = self._answer(self._admin.describe_cluster(request_timeout=self._timeout))
-        described = self._describe(tuple(topics))
+        described = self._describe(self._chosen(topics))
         partitions = [Partition(topic, each.id) for topic, info in described.items() for each in info.partitions]
         starts = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
         ends = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
@@ -172,9 +235,28 @@ class Broker:
             extents=tuple(sorted((each, Extent(starts[each], ends[each])) for each in partitions)),
         )
 
-    def require(self, topics: Iterable[str]) -> None:
-        """Raises `TopicMissing` if one of these topics does not exist."""
-        self._describe(tuple(topics))
+    def ends(self, topics: Iterable[str]) -> dict[Partition, int]:
+        """Up to where these topics are written, open transactions included."""
+        described = self._describe(tuple(topics))
+        partitions = [Partition(topic, each.id) for topic, info in described.items() for each in info.partitions]
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def transaction_log(self) -> tuple[int, int]:
+        """How many brokers there are, and how many the log of transactions needs: none more, once it exists."""
+        self._forget_troubles()
+        nodes = self._answer(self._admin.describe_cluster(request_timeout=self._timeout)).nodes
+        try:
+            if "__transaction_state" in self._admin.list_topics(timeout=self._timeout).topics:
+                return len(nodes), 0
+        except KafkaException as error:
+            raise self._named(error.args[0], "") from None
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(nodes[0].id))
+        (asked,) = self._admin.describe_configs([broker], request_timeout=self._timeout).values()
+        return len(nodes), int(self._answer(asked)["transaction.state.log.replication.factor"].value)
+
+    def require(self, topics: Iterable[str] | TopicMatch) -> None:
+        """Raises `TopicMissing` if one of these topics does not exist, or none matches."""
+        self._describe(self._chosen(topics))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The id of each of these topics. No two topics ever have the same one."""
@@ -184,6 +266,34 @@ class Broker:
         """The mean size of the next records of these ranges, if it is quickly known."""
         return sample_size(ranges, consumer_options(self._servers, self._options, "peek"))
 
+    def begins(self, view: SourceView, start: StartAt) -> SourceView:
+        """The same view, with where a pipeline without a position begins. Raises `StartRefused` if it cannot begin there."""
+        if start.timestamp is not None:
+            found = begin_since(view, start, self.since([each for each, _ in view.extents], start.timestamp))
+        elif start.group:
+            found = begin_after(view, start, self.group(start.group, [each for each, _ in view.extents]))
+        else:
+            found = begin_at(view, start)
+        return replace(view, begins=tuple(sorted(found.items())))
+
+    def group(self, name: str, partitions: Iterable[Partition]) -> GroupOffsets:
+        """A consumer group as it is: how many members, and what it has committed of these partitions. One that does not exist has
+        neither."""
+        self._forget_troubles()
+        (described,) = self._admin.describe_consumer_groups([name], request_timeout=self._timeout).values()
+        members = len(self._answer(described).members)
+        options = consumer_options(self._servers, self._options, "peek")
+        try:
+            found = committed_with(name, partitions, options, timeout=self._timeout)
+        except KafkaException as error:
+            raise source_error(error.args[0], f"the consumer group {name}", options) from None
+        offsets = {partition: at for partition, (at, _) in found.items()}
+        return GroupOffsets(members, offsets, {each: text for each, (_, text) in found.items() if text})
+
+    def first_times(self, positions: Mapping[Partition, int], *, seconds: float = 3.0) -> dict[Partition, int]:
+        """The timestamps (milliseconds) of the records at these offsets, or of the next ones, as far as they come in time."""
+        return first_times(positions, consumer_options(self._servers, self._options, "peek"), seconds=seconds)
+
     def since(self, partitions: Iterable[Partition], moment: int) -> dict[Partition, int]:
         """The first offset of each partition with a timestamp of this moment (milliseconds) or later, where there is one."""
         spec = OffsetSpec.for_timestamp(moment)
@@ -192,7 +302,35 @@ class Broker:
         offsets = {Partition(each.topic, each.partition): self._answer(future).offset for each, future in found.items()}
         return {each: int(offset) for each, offset in offsets.items() if offset >= 0}
 
+    def _chosen(self, topics: Iterable[str] | TopicMatch) -> tuple[str, ...]:
+        """The topics by name. Brokers list only those that the user may describe."""
+        if not isinstance(topics, TopicMatch):
+            return tuple(topics)
+        self._forget_troubles()
+        self._answer(
+            self._admin.describe_cluster(request_timeout=self._timeout)
+        )  # hears at once of brokers that are away
+        try:
+            listed = self._admin.list_topics(timeout=self._timeout).topics
+        except KafkaException as error:
+            raise self._named(error.args[0], "") from None
+        found = tuple(sorted(filter(topics.takes, listed)))
+        if not found:
+            raise TopicMissing(
+                f"no topic at {self._servers} matches {topics.match!r}, or the user may not describe it.",
+                safe="Nothing was read or written.",
+                command="create a topic, or correct `source.kafka.topics` in {file}",
+            )
+        return found
+
     def _describe(self, topics: tuple[str, ...]) -> dict[str, Any]:
+        for each in topics:  # brokers call such a name an error that may pass, and librdkafka raises for an empty one
+            if not _TOPIC.fullmatch(each) or each in (".", ".."):
+                raise TopicMissing(
+                    f"{each!r} cannot be the name of a topic: Kafka allows 1 to 249 letters, digits, dots, `_` and `-`.",
+                    safe="Nothing was read or written.",
+                    command="correct `source.kafka.topics` in {file}",
+                )
         self._forget_troubles()
         asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._timeout)
         return {topic: self._answer(future, topic) for topic, future in asked.items()}
@@ -222,8 +360,15 @@ class Broker:
             except (TimeoutError, futures.TimeoutError):
                 self._admin.poll(0)
                 now = time.monotonic()
-                if now > until or (self._down is not None and now - self._down > _UNREACHABLE):
+                if now > until or (self._down is not None and now - self._down > self._patience):
                     raise self._unanswered() from None
+
+    @property
+    def _patience(self) -> float:
+        """How long no broker may answer until an error says so. A login, or a handshake of TLS, that failed fails again."""
+        heard = self._heard
+        lasts = heard is not None and (heard.code() == KafkaError._SSL or _refuses_login(heard))
+        return _LISTEN if lasts else _UNREACHABLE
 
     def _forget_troubles(self) -> None:
         """Forgets errors of connections that were lost since the last request. librdkafka reports only once, perhaps
@@ -241,12 +386,15 @@ class Broker:
             self._down = self._down or time.monotonic()
         else:
             self._heard = error
+            if error.code() in LOGIN and _OAUTH in error.str():  # no broker is asked without one
+                self._down = self._down or time.monotonic()
 
-    def _unanswered(self) -> SourceUnavailable | SourceRefused:
+    def _unanswered(self) -> SourceUnavailable | Halt:
         if self._heard is None:
             return SourceUnavailable(f"Kafka at {self._servers} did not answer in time.")
-        if self._down is None or self._heard.code() in REFUSALS:
-            return source_error(self._heard, f"Kafka at {self._servers}")
+        error = source_error(self._heard, f"Kafka at {self._servers}", self._options)
+        if self._down is None or isinstance(error, Halt):
+            return error
         return SourceUnavailable(
             f"Kafka at {self._servers} cannot be reached: {self._heard.str().partition(' (after ')[0]}."
         )
@@ -258,7 +406,19 @@ class Broker:
                 safe="Nothing was read or written.",
                 command="create the topic, or correct `source.kafka.topics` in {file}",
             )
-        return source_error(error, f"Kafka at {self._servers}")
+        return source_error(error, f"Kafka at {self._servers}", self._options)
+
+
+def refuse_vanished(topics: Iterable[str] | TopicMatch, known: Iterable[str], view: SourceView) -> None:
+    """Raises `TopicMissing` if a topic that matches was read before, and is gone. One that is named is missed by the survey."""
+    seen = dict(view.topic_ids)
+    for topic in known:
+        if isinstance(topics, TopicMatch) and topics.takes(topic) and topic not in seen:
+            raise TopicMissing(
+                f"topic {topic!r}, which matches {topics.match!r} and was read before, does not exist any more.",
+                safe="Nothing was read or written.",
+                command="create the topic again, or change `source.kafka.topics` in {file} so that it does not match",
+            )
 
 
 _NONE = ("", "AAAAAAAAAAAAAAAAAAAAAA")

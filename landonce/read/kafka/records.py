@@ -1,26 +1,27 @@
 """Reads exactly the ranges of a block: librdkafka, `read_committed`, straight into Arrow.
 
 A range is complete once its last offset, a later one, or the end of the partition at or past its end was seen: offsets
-may be missing, also at the end, so their number proves nothing. Each process keeps a consumer for the next block that
+may be missing, also at the end, so their number proves nothing. Each thread keeps a consumer for the next block that
 it reads. Nothing is ever committed to Kafka, and a deleted offset is an error, never skipped.
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
-from landonce.protocol.ranges import Partition, Range
+from landonce.errors import CertificateRefused, RetentionOverrun, SourceRefused, SourceUnavailable
+from landonce.protocol.ranges import Partition, Range, without
 from landonce.read.kafka.broker import require_same, source_error
 
 if TYPE_CHECKING:
@@ -33,9 +34,18 @@ _SILENCE = 30.0
 _LEADERS_KNOWN_FOR = 60.0
 """Seconds until a topic's leaders are requested again before it is read: librdkafka forgets those it does not use."""
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
-_introduced: dict[Consumer, dict[str, float]] = {}
-"""When each consumer last learned the leaders of a topic."""
+
+
+class _Kept(threading.local):
+    """Consumers of this thread. Two threads with one consumer would read each other's records, and take a later one for the end of a range."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
+        self.introduced: dict[Consumer, dict[str, float]] = {}
+        """When each consumer last learned the leaders of a topic."""
+
+
+_KEPT = _Kept()
 
 
 class Record(Protocol):
@@ -46,6 +56,17 @@ class Record(Protocol):
     def key(self) -> Any: ...
     def value(self) -> Any: ...
     def headers(self) -> Any: ...
+
+
+def header_pairs(headers: Any) -> list[tuple[str, bytes | None]]:
+    """What `Record.headers` gives, as pairs in their order. A name may repeat."""
+    listed = headers.items() if isinstance(headers, dict) else headers or ()
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in listed]
+
+
+def last_headers(records: Iterable[Record], name: str) -> pa.BinaryArray:
+    """Each record's last header of this name, as Kafka's clients take it. Null: it has none."""
+    return pa.array([dict(header_pairs(each.headers())).get(name) for each in records], pa.binary())
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,21 @@ class KafkaRecords(RecordSource):
         require_same(topics, dict(self.consumer))
 
 
+@dataclass(frozen=True)
+class WithoutRanges(RecordSource):
+    """The same records, but for those that an operator skipped. What was skipped is not read: Kafka may have deleted it."""
+
+    source: RecordSource
+    gone: tuple[Range, ...]
+
+    def read(self, ranges: tuple[Range, ...]) -> Iterator[Records]:
+        for pieces in zip_longest(*(without(each, self.gone) for each in ranges)):
+            yield from self.source.read(tuple(each for each in pieces if each is not None))
+
+    def require_same(self, topics: Mapping[str, str]) -> None:
+        self.source.require_same(topics)
+
+
 class NoRecords(RecordSource):
     """Rows come from a user's query, and workers read nothing."""
 
@@ -141,8 +177,8 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
                 raise SourceUnavailable(f"Kafka sent nothing for {_SILENCE:.0f} s; {len(waiting)} ranges are unread.")
     except KafkaException as error:
         _forget(consumer)
-        raise source_error(error.args[0], "Kafka") from None
-    except (SourceUnavailable, SourceRefused):
+        raise source_error(error.args[0], "Kafka", options) from None
+    except (SourceUnavailable, SourceRefused, CertificateRefused):
         _forget(consumer)
         raise
     else:
@@ -162,15 +198,16 @@ def _consume(consumer: Consumer, count: int) -> list[Message]:
 
 def _consumer(options: Mapping[str, Any]) -> Consumer:
     key = tuple(sorted((name, str(value)) for name, value in options.items()))
-    if key not in _consumers:
-        _consumers[key] = Consumer(dict(options), logger=None)
-    return _consumers[key]
+    kept = _KEPT.consumers
+    if key not in kept:
+        kept[key] = Consumer(dict(options), logger=None)
+    return kept[key]
 
 
 def _introduce(consumer: Consumer, topics: set[str]) -> None:
     """Requests the leaders of topics that are new to this consumer. Without this, an assigned consumer requests them at
     the next tick of a timer, once a second."""
-    known, now = _introduced.setdefault(consumer, {}), time.monotonic()
+    known, now = _KEPT.introduced.setdefault(consumer, {}), time.monotonic()
     for topic in topics:
         if now - known.get(topic, -_LEADERS_KNOWN_FOR) >= _LEADERS_KNOWN_FOR:
             consumer.list_topics(topic, timeout=_SILENCE)
@@ -179,9 +216,9 @@ def _introduce(consumer: Consumer, topics: set[str]) -> None:
 
 def _forget(consumer: Consumer) -> None:
     """A consumer that failed may never work again; the next block gets a new one."""
-    for key in [key for key, each in _consumers.items() if each is consumer]:
-        del _consumers[key]
-    _introduced.pop(consumer, None)
+    for key in [key for key, each in _KEPT.consumers.items() if each is consumer]:
+        del _KEPT.consumers[key]
+    _KEPT.introduced.pop(consumer, None)
     consumer.close()
 
 
@@ -252,5 +289,5 @@ def _reached(messages: list[Message], waiting: Mapping[Partition, Range]) -> set
                 command="landonce state accept-gap {file}",
             )
         elif error.fatal() or not error.retriable():
-            raise source_error(error, "Kafka")
+            raise KafkaException(error)
     return reached

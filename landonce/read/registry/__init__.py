@@ -11,7 +11,6 @@ file. User and password are only in the request's header: never in a message, a 
 from __future__ import annotations
 
 import json
-import os
 import re
 import ssl
 import threading
@@ -22,14 +21,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from landonce import tls
 from landonce.config.formats import SchemaRegistry
 from landonce.config.secrets import remember
-from landonce.errors import ConfigError, RegistryRefused, RegistryUnavailable
+from landonce.errors import CertificateRefused, ConfigError, RegistryRefused, RegistryUnavailable
 
+_WHO = "the schema registry"
+_KEYS = tls.Keys("`ca_cert` of the registry", "`client_cert` and `client_key` of the registry")
 _PAUSES = (0.2, 1.0, 3.0)
 _UNKNOWN_PAUSES = (0.2, 0.5, 1.0)
 _MOST_WAITS = 10
@@ -139,25 +140,14 @@ def _is_host(name: str) -> bool:
 
 def registry_of(section: SchemaRegistry) -> Registry:
     """The registry of this section, with the texts of its files: workers on other machines do not have them."""
-    certificate = "".join(_pem(each) for each in (section.client_cert, section.client_key) if each is not None)
+    certificate = "".join(tls.pem(each, _WHO) for each in (section.client_cert, section.client_key))
     return registry_at(
         section.url.get_secret_value(),
         user=section.user,
         password=section.password.get_secret_value(),
-        authority=_pem(section.ca_cert) if section.ca_cert is not None else "",
+        authority=tls.pem(section.ca_cert, _WHO),
         certificate=certificate,
     )
-
-
-def _pem(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the schema registry: {path} cannot be read: {getattr(error, 'strerror', None) or 'it is not PEM'}.",
-            command="name a PEM file, which begins with -----BEGIN",
-        ) from None
-    return text if text.endswith("\n") else text + "\n"
 
 
 def _bad_url(problem: str) -> ConfigError:
@@ -269,17 +259,23 @@ def _ask(registry: Registry, path: str) -> Mapping[str, Any]:
             problem = f"answered {status}"
             if status < 500 and status not in (408, 429):
                 return _judged(registry, status, data)
-        except ssl.SSLCertVerificationError as error:
-            raise RegistryRefused(
-                f"the certificate of the schema registry {registry} is not accepted: {error.verify_message}.",
-                safe="Nothing was skipped.",
-                command="name the authority that signed it in {file}",
-            ) from None
         except (OSError, HTTPException) as error:
+            if (refused := _certificate_refusal(registry, error)) is not None:
+                raise refused from None
             problem = f"did not answer ({type(error).__name__})"
         if pause is not None:
             time.sleep(pause)
     raise RegistryUnavailable(f"the schema registry {registry} {problem}.")
+
+
+def _certificate_refusal(registry: Registry, error: Exception) -> CertificateRefused | None:
+    if registry.scheme != "https":
+        return None
+
+    def again() -> ssl.SSLError | None:
+        return tls.examine(registry.host, registry.port, _context(registry))
+
+    return tls.refusal(error, f"{_WHO} {registry}", registry.host, _KEYS, again)
 
 
 def _judged(registry: Registry, status: int, data: bytes) -> Mapping[str, Any]:
@@ -328,28 +324,11 @@ def _get(registry: Registry, path: str) -> tuple[int, bytes]:
     return response.status, data
 
 
-_contexts: dict[tuple[str, str], ssl.SSLContext] = {}
-
-
 def _context(registry: Registry) -> ssl.SSLContext:
-    key = registry.authority, registry.certificate
-    if key not in _contexts:
-        try:
-            context = ssl.create_default_context(cadata=registry.authority or None)
-            if registry.certificate:
-                _load_certificate(context, registry.certificate)
-        except (ssl.SSLError, ValueError):
-            raise ConfigError(
-                "the authority, or the client's certificate or key, of the schema registry is not valid PEM.",
-                command="correct them in the pipeline file",
-            ) from None
-        _contexts[key] = context
-    return _contexts[key]
-
-
-def _load_certificate(context: ssl.SSLContext, text: str) -> None:
-    """OpenSSL reads a key only from a file: this one is in memory, and nobody else can open it."""
-    with os.fdopen(os.memfd_create("landonce-certificate"), "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    try:
+        return tls.context(registry.authority, registry.certificate)
+    except ValueError as error:
+        raise ConfigError(
+            f"the authority, or the client's certificate or key, of the schema registry is not valid PEM ({error}).",
+            command="correct them in the pipeline file",
+        ) from None

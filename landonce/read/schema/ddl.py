@@ -46,7 +46,7 @@ _UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 
 def parse_schema(declared: str | Mapping[str, str]) -> Schema:
     """The schema that a pipeline file declares, as one line of DDL or as a mapping of names to types."""
-    text = declared if isinstance(declared, str) else ", ".join(f"{_quoted(n)} {t}" for n, t in declared.items())
+    text = declared if isinstance(declared, str) else ", ".join(f"{quoted(n)} {t}" for n, t in declared.items())
     words = _Words(text)
     fields = [_field(words)]
     while words.take_if(","):
@@ -87,7 +87,9 @@ def paste(schema: Schema | None, what_follows: str) -> str:
 
 def spelled_schema(schema: Schema) -> str:
     """The schema as text that `parse_schema` can read."""
-    return ", ".join(f"{_name(each.name)} {_typed(each.type, each.scale, each.required)}" for each in schema.fields)
+    return ", ".join(
+        f"{quoted_if_needed(each.name)} {_typed(each.type, each.scale, each.required)}" for each in schema.fields
+    )
 
 
 def _typed(type_: pa.DataType, scale: int | None, required: bool) -> str:
@@ -98,7 +100,7 @@ def _spelled(type_: pa.DataType, scale: int | None = None) -> str:
     if pa.types.is_list(type_):
         return f"ARRAY<{_typed(type_.value_type, None, not type_.value_field.nullable)}>"
     if pa.types.is_struct(type_):
-        inside = (f"{_name(each.name)}: {_typed(each.type, None, not each.nullable)}" for each in type_)
+        inside = (f"{quoted_if_needed(each.name)}: {_typed(each.type, None, not each.nullable)}" for each in type_)
         return f"STRUCT<{', '.join(inside)}>"
     if pa.types.is_map(type_):
         return f"MAP<{_spelled(type_.key_type)}, {_typed(type_.item_type, None, not type_.item_field.nullable)}>"
@@ -242,12 +244,19 @@ def _number(words: _Words) -> int:
     return int(word)
 
 
-def _name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else _quoted(name)
+def quoted_if_needed(name: str) -> str:
+    """A name of a field in a type: in quotes, unless it is a plain word."""
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def quoted(*names: str) -> str:
+    """Names as one identifier of Spark SQL, with any characters."""
+    return ".".join("`{}`".format(name.replace("`", "``")) for name in names)
+
+
+def literal(text: str) -> str:
+    """A string of Spark SQL, whatever it holds."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _unquoted(word: str) -> str:

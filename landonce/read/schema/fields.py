@@ -10,9 +10,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
@@ -27,6 +28,9 @@ Names = tuple[str, ...]
 class Judge(ABC):
     """Says which texts a target cannot hold. Equal judges are interchangeable."""
 
+    any_type: ClassVar[bool] = False
+    """Whether the target takes values of several types, each as it is."""
+
     @abstractmethod
     def __call__(self, texts: pa.StringArray) -> pa.StringArray:
         """For each text what is wrong with it, as a predicate of the field, or NULL."""
@@ -37,14 +41,28 @@ class Judge(ABC):
 
 
 @dataclass(frozen=True)
+class NeverFilled(Judge):
+    """Refuses every value: no record becomes the type of this column exactly. A record without the field lands."""
+
+    why: str
+    """A predicate of the field."""
+
+    def __call__(self, texts: pa.StringArray) -> pa.StringArray:
+        return pc.if_else(texts.is_valid(), pa.scalar(self.why), pa.scalar(None, pa.string()))
+
+    def decisive(self) -> object:
+        return "nothing"
+
+
+@dataclass(frozen=True)
 class Field:
     """One field of a record, matched by its exact, case-sensitive name unless ``aliases`` or the schema differ.
 
     ``type`` is what the decoder produces. ``allowed`` and ``pattern`` apply to every string in the field, so they also
     work for a list of strings; ``pattern`` is RE2 and must match the whole string. ``scale`` lets a temporal field
     accept JSON integers as ticks of ``10**-scale`` seconds since the epoch; without it integers are rejected. These are
-    limits of the target: ``bounds`` are the lowest and highest value of a temporal field, in units of ``type``, or of
-    the integers that a string holds as text; ``digits`` is the number of digits after the second, if it is lower than
+    limits of the target: ``bounds`` are the lowest and highest value of an integer, of a temporal field, in units of
+    ``type``, or of the integers that a string holds as text; ``digits`` is the number of digits after the second, if it is lower than
     that of ``type``; ``longest`` is the maximum number of characters of a string, and ``most_bytes`` of its bytes;
     ``without_nul`` means that a string must not contain a zero byte; ``finite`` means no infinity and no NaN: JSON has
     neither, but an expression may return them; ``bits`` are the significant bits of a float, if they are fewer than
@@ -78,6 +96,17 @@ class Field:
     """Limits of the parts of a struct, or of the key and value of a map, in the field itself or in its lists, by name:
     of all parts or of none."""
 
+    @staticmethod
+    def unfilled(name: str, type_: object) -> Field:
+        """A column of the target that records must leave out: a value for it is a dead letter, and no row holds the column."""
+        return Field(
+            name, JSON, judge=NeverFilled(f"has a value, and its column is {type_}, which no record can fill exactly")
+        )
+
+    @property
+    def is_filled(self) -> bool:
+        return not isinstance(self.judge, NeverFilled)
+
     def inside(self, name: str) -> Field:
         """The limits of a part of a struct, or of the key or value of a map."""
         return next((each for each in self.inner if each.name == name), self)
@@ -89,8 +118,11 @@ class Field:
             if not 0 <= self.scale <= 9:
                 raise ValueError(f"field {self.name!r}: scale must be between 0 and 9, not {self.scale}")
         innermost = landed(_innermost(self.type))
-        if self.bounds is not None and not (pt.is_temporal(innermost) or pt.is_string(innermost)):
-            raise ValueError(f"field {self.name!r}: bounds need a temporal type or a string, not {self.type}")
+        bounded = pt.is_temporal(innermost) or pt.is_string(innermost) or pt.is_integer(innermost)
+        if self.bounds is not None and not bounded:
+            raise ValueError(
+                f"field {self.name!r}: bounds need a temporal type, an integer or a string, not {self.type}"
+            )
         if (self.allowed is not None or self.pattern is not None) and not pt.is_string(innermost):
             raise ValueError(f"field {self.name!r}: allowed and pattern need strings, not {self.type}")
 
@@ -166,6 +198,12 @@ class Schema:
 
     def by_name(self) -> dict[str, Field]:
         return {field.name: field for field in self.fields}
+
+    def without_unfilled(self, rows: pa.Table) -> pa.Table:
+        """Rows without the columns that no record fills: the target puts NULL or a default there."""
+        return rows.drop_columns(
+            [each.name for each in self.fields if not each.is_filled and each.name in rows.column_names]
+        )
 
     def places(self) -> tuple[Place, ...]:
         return tuple(field.place() for field in self.fields)
@@ -377,3 +415,7 @@ def _spell(type_: pa.DataType) -> object:
     if pt.is_map(type_):
         return ["map", _spell(type_.key_type), _spell(type_.item_type), type_.item_field.nullable]
     return str(type_)
+
+
+ANY_RECORD = Schema((Field("__landonce_any", pa.string()),))
+"""What every record can be decoded to: for tables of which nothing is known yet."""

@@ -6,4 +6,5 @@ types          what a column takes, exactly                   probe       which 
 check          whether a table is fit                         connection  one request, never again; queries
 settings       what every request carries                     replies     what an answer means
 held           what the table holds, for an audit             address     names of servers, tables and queries
+operations     what an operator may decide                    move_in     taking over from another writer
 """

@@ -7,16 +7,20 @@ OK        checked, and fit
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
-from landonce.errors import TableUnfit
-from landonce.sinks.clickhouse.address import TableName
+from landonce.errors import TableUnfit, TargetRefused
+from landonce.sinks.clickhouse import keyed
+from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection
 from landonce.sinks.clickhouse.table import (
     WINDOW,
     Column,
+    Layout,
     Table,
     coordinate_faults,
     describe,
@@ -25,6 +29,7 @@ from landonce.sinks.clickhouse.table import (
     structure,
     words,
 )
+from landonce.sinks.clickhouse.types import split_list
 from landonce.sinks.contract import Finding, Level
 
 _refused, _warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
@@ -54,11 +59,15 @@ WHERE database = {database:String} AND table IN ({name:String}, '')
        OR (apply_to_all AND NOT has(apply_to_except, currentUser())))
 """
 
+_READ_ONLY = """
+SELECT replica_name FROM system.replicas WHERE database = {database:String} AND table = {name:String} AND is_readonly
+"""
 
-def check(connection: Connection, name: TableName, *, cluster: str) -> tuple[Finding, ...]:
-    """All findings about a table."""
-    table = describe(connection, name)
-    findings = [*_server(connection), *_engine(table)]
+
+def check(connection: Connection, name: TableName, *, cluster: str, key: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+    """All findings about a table. `key`: by which records change its rows."""
+    table = describe(connection, name, key)
+    findings = [*_server(connection), *(keyed.check(connection, table) if key else _engine(table))]
     if any(each.level is Level.REFUSED for each in findings):
         return tuple(findings)
     findings += _columns(table)
@@ -68,6 +77,24 @@ def check(connection: Connection, name: TableName, *, cluster: str) -> tuple[Fin
     findings += _replicas(connection, table, cluster)
     findings += _rights(connection, table)
     return tuple(findings)
+
+
+def check_layout(connection: Connection, name: TableName, layout: Layout) -> tuple[Finding, ...]:
+    """What keeps a table that would be created like this from holding the guarantee."""
+    table = layout.planned(name)
+    named = tuple(
+        Column(each, "UInt64") for each in table.engine_columns
+    )  # those that no record fills are refused with the statement
+    engine = keyed.check_planned(connection, table) if layout.key else _engine(replace(table, columns=named))
+    findings = [*engine, *_window(connection, table), *_expiry(connection, table)]
+    if layout.cluster and not table.replicated:
+        findings.append(
+            _warning(
+                f"engine {table.engine} on cluster {layout.cluster}: every server gets a table of its own, and rows land in that of the url",
+                "set engine: ReplicatedMergeTree, or leave `cluster` out",
+            )
+        )
+    return tuple(each for each in findings if each.level is not Level.OK)
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
@@ -108,7 +135,7 @@ def _engine(table: Table) -> Iterator[Finding]:
 
 def _columns(table: Table) -> Iterator[Finding]:
     try:
-        mine = filled(table.columns)
+        mine = filled(table.record_columns)
     except TableUnfit as unfit:
         yield _refused(unfit.what, unfit.command)
     else:
@@ -165,15 +192,7 @@ def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
     take a default: their expressions are followed to the columns of the record.
     """
     expressions = [each for each in key_columns(table) if each.default]
-    loose: set[str] = set()
-    if expressions:
-        named = "('deterministic', 'is_deterministic')"
-        sql = f"SELECT name FROM system.columns WHERE database = 'system' AND table = 'functions' AND name IN {named}"  # noqa: S608
-        known = connection.ask(sql).column(0).to_pylist()
-        called = sorted({word for each in expressions for word in words(each.default)})
-        always = f"ifNull({known[0]}, 1)" if known else "1"
-        sql = f"SELECT name FROM system.functions WHERE name IN {{names:Array(String)}} AND NOT {always}"  # noqa: S608
-        loose = set(connection.ask(sql, {"names": called}).column(0).to_pylist())
+    loose = undetermined(connection, [each.default for each in expressions])
     faults = [each for each in expressions if loose & words(each.default)]
     for each in faults:
         yield _refused(
@@ -183,6 +202,19 @@ def _partition_key(connection: Connection, table: Table) -> Iterator[Finding]:
         )
     if table.partition_key and not faults:
         yield Finding(Level.OK, f"PARTITION BY {table.partition_key}")
+
+
+def undetermined(connection: Connection, expressions: Sequence[str]) -> frozenset[str]:
+    """The functions in these expressions that may give two results for one row."""
+    called = sorted({word for each in expressions for word in words(each)})
+    if not called:
+        return frozenset()
+    named = "('deterministic', 'is_deterministic')"
+    sql = f"SELECT name FROM system.columns WHERE database = 'system' AND table = 'functions' AND name IN {named}"  # noqa: S608
+    known = connection.ask(sql).column(0).to_pylist()
+    always = f"ifNull({known[0]}, 1)" if known else "1"
+    sql = f"SELECT name FROM system.functions WHERE name IN {{names:Array(String)}} AND NOT {always}"  # noqa: S608
+    return frozenset(connection.ask(sql, {"names": called}).column(0).to_pylist())
 
 
 def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
@@ -197,16 +229,39 @@ def _reading(connection: Connection, table: Table) -> Iterator[Finding]:
                 f"ALTER TABLE {table.name.sql} MATERIALIZE INDEX landonce_offset",
             )
     if table.ttl:
-        yield _warning(
+        ages = _warning(
             f"the table has a TTL ({table.ttl}): a block of which rows have expired cannot be proven after a doubt",
             "keep the TTL well above the age of the records and the longest stop of the pipeline",
         )
+        yield from tuple(_expiry(connection, table)) or (ages,)
     for view in table.views:
         yield _warning(
             f"materialized view {view} gets every insert, and is not part of the guarantee: landonce does not read it after a doubt",
             "where it fails the run halts (ViewRefused); after a crash compare it with the table. Its own table needs a deduplication "
             "window, or an insert that is sent again counts twice in it",
         )
+
+
+def _expiry(connection: Connection, table: Table) -> Iterator[Finding]:
+    """Whether the TTL removes a row whose times are all of this moment. Only what deletes rows counts; ClickHouse computes it."""
+    types = {each.name: each.type for each in table.columns}
+    for rule in split_list(table.ttl):
+        expression, _, action = _TTL_ACTION.sub("\0", rule).partition("\0")
+        named = [word for word in sorted(words(expression)) if word in types or f"{word}(" not in expression]
+        given = ", ".join(f"CAST(now(), {literal(types.get(each, 'DateTime'))}) AS {quoted(each)}" for each in named)
+        sql = f"SELECT toDateTime({expression}) <= now() FROM (SELECT {given or '1'})"  # noqa: S608
+        try:
+            gone = not action.strip() and connection.one(sql)
+        except TargetRefused:  # not of times alone: a warning says what a TTL means
+            continue
+        if gone:
+            yield _refused(
+                f"the TTL ({rule.strip()}) removes rows as they arrive: a block that landed could not be proven after a doubt",
+                "give rows time to stay, such as ts + INTERVAL 30 DAY",
+            )
+
+
+_TTL_ACTION = re.compile(r"\b(DELETE\s+WHERE|GROUP BY|RECOMPRESS|TO DISK|TO VOLUME|WHERE|DELETE)\b", re.IGNORECASE)
 
 
 def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Finding]:
@@ -216,6 +271,13 @@ def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Fi
         yield _warning(
             "a replicated table without `cluster`: inserts that run on other replicas are neither seen nor killed",
             "set `cluster`, or name one fixed replica in the url",
+        )
+    asked = {"database": table.name.database, "name": table.name.name}
+    stopped = connection.ask_if_allowed(_READ_ONLY, asked)
+    for replica in stopped.column(0).to_pylist() if stopped is not None else ():
+        yield _warning(
+            f"the replica {replica} is read-only: it is not done starting, or has lost Keeper. A run waits for it, and ends after `stall`",
+            "look at system.replicas, at the server's log and at Keeper",
         )
     quorum = connection.one("SELECT value FROM system.settings WHERE name = 'insert_quorum'")
     if quorum in ("0", ""):

@@ -21,14 +21,15 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import pyarrow as pa
 
-from landonce.errors import TargetRefused, TargetUnavailable
+from landonce import tls
+from landonce.errors import CertificateRefused, TargetRefused, TargetUnavailable
 from landonce.sinks.clickhouse import settings
 from landonce.sinks.clickhouse.address import Address, literal
 from landonce.sinks.clickhouse.replies import Answer, refuse_permanent
@@ -45,6 +46,7 @@ MOST_BYTES_OF_A_FIELD = 100_000
 """ClickHouse refuses a field of a form that holds more than 128 KiB, unless the server is configured otherwise."""
 _LONG_STATEMENT = 250_000
 """Bytes. Above 256 KiB ClickHouse needs settings that allow so long a statement."""
+_CERTIFICATE_KEYS = tls.Keys("`sink.clickhouse.ca_cert`", "`sink.clickhouse.client_cert`, `sink.clickhouse.client_key`")
 _SIZES = ("max_query_size", "max_ast_elements", "max_expanded_ast_elements")
 
 
@@ -63,6 +65,8 @@ class Access:
     address: Address
     authority: str = ""
     """Who may have signed the server's certificate, as PEM text. Empty: those that the system knows."""
+    certificate: str = field(default="", repr=False)
+    """The client's certificate and its key, as PEM text."""
     timeout: float = 300.0
     """Seconds for sending a body or waiting for its answer."""
     extra: tuple[tuple[str, str], ...] = ()
@@ -113,6 +117,10 @@ def post(access: Access, parameters: Mapping[str, str], body: Form | bytes, time
         response = connection.getresponse()
         data = response.read()
     except (OSError, HTTPException) as error:
+        if (
+            refused := _certificate_refusal(error, access)
+        ) is not None:  # the end of the handshake: nothing was read of the request
+            raise refused from None
         raise NoAnswer(type(error).__name__) from error
     finally:
         connection.close()
@@ -124,7 +132,7 @@ def post(access: Access, parameters: Mapping[str, str], body: Form | bytes, time
 def _connect(access: Access, timeout: float) -> HTTPConnection:
     address = access.address
     if address.scheme == "https":
-        context = ssl.create_default_context(cadata=access.authority or None)
+        context = tls.context(access.authority, access.certificate)
         connection: HTTPConnection = HTTPSConnection(
             address.host, address.port, timeout=_CONNECT_SECONDS, context=context
         )
@@ -132,19 +140,23 @@ def _connect(access: Access, timeout: float) -> HTTPConnection:
         connection = HTTPConnection(address.host, address.port, timeout=_CONNECT_SECONDS)
     try:
         connection.connect()
-    except ssl.SSLCertVerificationError as error:
-        connection.close()
-        raise TargetRefused(
-            f"{address}: the server's certificate is not trusted: {error.verify_message}.",
-            safe="Nothing was sent.",
-            command="set `sink.clickhouse.ca_cert` in {file} to the certificate of the authority that signed it",
-        ) from error
     except OSError as error:
         connection.close()
+        if (refused := _certificate_refusal(error, access)) is not None:
+            raise refused from None
         raise NotSent(f"{type(error).__name__}: {error}") from error
     assert connection.sock is not None
     connection.sock.settimeout(timeout)
     return connection
+
+
+def _certificate_refusal(error: Exception, access: Access, *, again: bool = False) -> CertificateRefused | None:
+    address = access.address
+
+    def asked_again() -> ssl.SSLError | None:
+        return tls.examine(address.host, address.port, tls.context(access.authority, access.certificate))
+
+    return tls.refusal(error, f"ClickHouse, {address}", address.host, _CERTIFICATE_KEYS, asked_again if again else None)
 
 
 def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str, str], body: Form | bytes) -> None:
@@ -234,6 +246,11 @@ class Connection:
         try:
             answer = post(access, parameters, body, min(access.timeout, _QUERY_SECONDS))
         except (NotSent, NoAnswer) as error:
+            if (
+                access.address.scheme == "https"
+                and (refused := _certificate_refusal(error, access, again=True)) is not None
+            ):
+                raise refused from None
             raise self._unavailable(str(error)) from error
         refuse_permanent(answer, str(access.address))
         if answer.code is not None or answer.status != 200:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.schema.fields import Field, Judge, Schema
+from landonce.read.schema.fields import Field, Judge, Path, Schema
 
 _EXACT = 2**53
 """Up to here, a double holds every integer."""
@@ -22,23 +22,61 @@ _INTEGERS = (-(2**63), 2**64 - 1)
 _DEEPEST = 64
 
 
+@dataclass(frozen=True)
 class KeptWhole(Judge):
     """Whether the type JSON keeps a document. A member that is null or an empty object is as good as absent there.
 
-    It reads documents in Python, one by one: nothing else here finds a key that occurs twice.
+    It reads documents in Python, one by one: nothing else here finds a key that occurs twice. `typed`: paths with a type of their own,
+    each with the field that says what it takes. `skipped`: paths that the column does not keep.
     """
 
+    typed: tuple[tuple[Path, Field], ...] = ()
+    skipped: tuple[Path, ...] = ()
+
     def __call__(self, texts: pa.StringArray) -> pa.StringArray:
-        return pa.array([None if each is None else _problem(each) for each in texts.to_pylist()], pa.string())
+        documents = [None if each is None else _read(each) for each in texts.to_pylist()]
+        problems = [each if isinstance(each, str) else None for each in documents]
+        for path in self.skipped:
+            for at, each in enumerate(documents):
+                if isinstance(each, dict) and _at(each, path) not in (None, {}):
+                    problems[at] = problems[at] or f"holds {'.'.join(path)!r}, which the column skips"
+        for path, field in self.typed:
+            for at, problem in self._unfit(path, field, documents).items():
+                problems[at] = problems[at] or problem
+        return pa.array(problems, pa.string())
 
     def decisive(self) -> object:
-        return "a document"
+        if not self.typed and not self.skipped:
+            return "a document"
+        return ["a document", [[path, each.canonical()] for path, each in self.typed], self.skipped]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeptWhole)
+    def _unfit(self, path: Path, field: Field, documents: Sequence[dict[str, Any] | str | None]) -> dict[int, str]:
+        """The documents whose value at a typed path the type does not hold exactly, or that lack one: it would get a default."""
+        where = repr(".".join(path))
+        held = {at: _at(each, path) for at, each in enumerate(documents) if isinstance(each, dict)}
+        found = {at: f"holds a value on the way to {where}" for at, each in held.items() if each is _BLOCKED}
+        lacking = [at for at, each in held.items() if each is None]
+        if field.required:
+            found |= dict.fromkeys(lacking, f"lacks {where}, which the column would set to a default")
+        there = [at for at, each in held.items() if each is not None and each is not _BLOCKED]
+        records = pa.array([json.dumps({field.name: held[at]}).encode() for at in there], pa.binary())
+        kept = set(_decoder(field).decode(records).kept.tolist())
+        return found | {at: f"holds no {field.called} at {where}" for i, at in enumerate(there) if i not in kept}
 
-    def __hash__(self) -> int:
-        return hash(KeptWhole)
+
+_BLOCKED = object()
+
+
+def _at(document: dict[str, Any], path: Path) -> Any:
+    """The value there. None: there is none. `_BLOCKED`: something that is no object is on the way."""
+    found: Any = document
+    for name in path:
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            return _BLOCKED
+        found = found.get(name)
+    return found
 
 
 class _Twice(Exception):
@@ -52,13 +90,13 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _problem(text: str) -> str | None:
-    """What ClickHouse would refuse or change in a document; None if nothing."""
+def _read(text: str) -> dict[str, Any] | str:
+    """The document; or what ClickHouse would refuse or change in it."""
     try:
         document = json.loads(text, object_pairs_hook=_members)
         if not isinstance(document, dict):
             return "is not an object"
-        return next(_inside(document, 0), None)
+        return next(_inside(document, 0), document)
     except _Twice:
         return "holds a key twice"
     except (RecursionError, ValueError):  # Python limits the digits of an integer, too
@@ -100,6 +138,7 @@ def _numbers(array: list[Any]) -> Iterator[int | float]:
 class OneOf(Judge):
     """Which of several types holds a JSON value: the first one that holds it exactly."""
 
+    any_type = True
     members: tuple[Field, ...]
     called: str
 

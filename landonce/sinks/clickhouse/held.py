@@ -7,7 +7,8 @@ times, integers of more than 64 bits. Different texts of the same value are unif
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
@@ -15,56 +16,71 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
-from landonce.read.route import Routing, Rule
-from landonce.read.schema.fields import Schema, landed
-from landonce.sinks.audit import LAST, Counted, Held, HeldTables, HeldValues, Piece, each_text
+from landonce.read.changes import Changes
+from landonce.read.route import Routing
+from landonce.read.schema.fields import ANY_RECORD, Schema, landed
+from landonce.sinks.audit import (
+    LAST,
+    OFFSET,
+    PLACE,
+    UNKNOWN,
+    Counted,
+    Held,
+    HeldKeys,
+    HeldTables,
+    HeldValues,
+    NoRows,
+    Piece,
+    each_text,
+    plain,
+)
 from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import literal, quoted
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.documents import OneOf
 from landonce.sinks.clickhouse.probe import bring_up_to_date
+from landonce.sinks.clickhouse.raw_bytes import like
+from landonce.sinks.clickhouse.shards import ShardMap, misplaced
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.table import Column, Table, describe
 from landonce.sinks.clickhouse.types import parse_type
-from landonce.sinks.deduplicating import InsertRecipe, insert_recipe
-from landonce.sinks.parts import Parts
-from landonce.sinks.run import run_of
+from landonce.sinks.deduplicating import InsertRecipe, TablesRecipe, columns_of, there
+from landonce.sinks.run import Run
 
 _HERE = "_topic = {label:String} AND _partition = {number:Int32} AND _offset >= {first:Int64} AND _offset < {end:Int64}"
+_ALL = "SETTINGS use_skip_indexes_if_final = 0"
+"""FINAL compares all rows of a key, also those that a condition leaves out."""
+_TOPIC = "__landonce_topic"
 _AT_ONCE = 20_000
+_CHANGED_AT_ONCE = 200_000
+"""Offsets. Where records change rows, few of them have a row, and every question merges the table."""
 _SPELLINGS: dict[str, Callable[[str], str]] = {
     "Enum8": str,
     "Enum16": str,
     "UUID": str.lower,
     "IPv4": str,
     "IPv6": lambda each: ip_address(each).exploded,
-    "FixedString": lambda each: each.rstrip("\0"),
     "Time": lambda each: _time(each),
     "Time64": lambda each: _time(each),
     "JSON": lambda each: json.dumps(_kept(json.loads(each)), sort_keys=True),
     **dict.fromkeys(("Int128", "UInt128", "Int256", "UInt256"), str),
 }
 """Types that are read as text, and how different texts of the same value are unified."""
-_READ_AS = {**dict.fromkeys(_SPELLINGS, "String"), "BFloat16": "Float32"}
+_READ_AS = {**dict.fromkeys((*_SPELLINGS, "FixedString"), "String"), "BFloat16": "Float32"}
 """What Arrow does not have, or not all of it, is read as another type."""
-
-
-def held(parts: Parts, sink: ClickHouseSink) -> ClickHouseTables:
-    """The one table of the pipeline."""
-    target = sink.target()
-    try:
-        return ClickHouseTables(sink, insert_recipe(run_of(parts), sink, target.schema()))
-    finally:
-        target.close()
 
 
 @dataclass(frozen=True)
 class ClickHouseTables(HeldTables):
-    """The one table of a pipeline that lands in ClickHouse."""
+    """The tables of a pipeline that lands in ClickHouse: those that the file names, those that the ledger knows, and those that records
+    name."""
 
     sink: ClickHouseSink
+    run: Run
     insert: InsertRecipe
+    state: LedgerState | None
 
     @property
     def recipe(self) -> InsertRecipe:
@@ -72,42 +88,114 @@ class ClickHouseTables(HeldTables):
 
     @property
     def routing(self) -> Routing:
-        return Routing(None, (Rule(self.sink.table),))
+        return self.sink.routing
+
+    def identity(self, table: str) -> tuple[str, ...]:
+        del table
+        return self.sink.key
+
+    @property
+    def changes(self) -> Changes | None:
+        return self.sink.changes
 
     def known(self) -> tuple[str, ...]:
-        return (self.sink.table,)
+        listed = [name for name, _ in self.state.tables] if self.state is not None else []
+        mine = filter(self.routing.could_make, listed)
+        return tuple(dict.fromkeys((*self.routing.static, *mine)))
 
-    def open(self, table: str) -> ClickHouseRows:
-        del table
-        return ClickHouseRows(self.sink)
+    def open(self, table: str) -> Held | HeldKeys:
+        """A missing table of several holds nothing."""
+        if not self._there(table):
+            return NoRows(table)
+        sink = self.sink.one(table)
+        if sink.shard_map is not None:
+            return ShardedRows(sink.table, sink.shard_map, [ClickHouseRows(each) for each in sink.shards])
+        return ClickHouseKeys(sink) if sink.key else ClickHouseRows(sink)
 
-    def schema(self, table: str) -> Schema:
-        del table
-        return self.insert.target if self.insert.transforms else self.insert.source
+    def schema(self, table: str) -> Schema | None:
+        if not isinstance(self.insert, TablesRecipe):
+            return self.insert.target if self.insert.transforms else self.insert.source
+        if not self._there(table):
+            return None
+        found = columns_of(self.run, self.sink, table)
+        return found.target if self.insert.transforms else found.source
+
+    def lost(self, table: str) -> Schema | None:
+        """Records for a table that the file names, or would make, belong into it."""
+        should = self.sink.create or table in self.routing.static
+        return self.run.declared or ANY_RECORD if should else None
+
+    def _there(self, table: str) -> bool:
+        return not self.routing.many or there(self.sink, table)
 
 
-class ClickHouseRows(Held):
-    """The coordinates in one table. `_topic` is the label of a topic."""
+class _Read:
+    """One table, as a user reads it. `_topic` is the label of a topic."""
 
     def __init__(self, sink: ClickHouseSink) -> None:
         self._connection = connect(sink.access)
-        self.table: Table = describe(self._connection, sink.table_name)
-        self.name = sink.table
+        self.table: Table = describe(self._connection, sink.table_name, sink.key)
+        self.name, self.place = sink.table, sink.place
         bring_up_to_date(self._connection, self.table)
         self._from = f"FROM {self.table.name.sql}{' FINAL' if self.replaces_rows else ''}"
+        sign = self.table.sign_column
+        self._only = f"{quoted(sign)} = 1" if sign else "1"
 
     @property
     def replaces_rows(self) -> bool:
-        return self.table.resend_harmless
+        return self.table.resend_harmless or bool(self.table.sign_column)
 
     def select(self, partition: Partition, first: int, end: int, columns: str, then: str = "") -> pa.Table:
         """These columns of the rows in a range."""
-        sql = f"SELECT {columns} {self._from} WHERE {_HERE} {then}"
+        sql = (
+            f"SELECT {columns} {self._from} WHERE {self._only} AND {_HERE} {then} {_ALL if self.replaces_rows else ''}"
+        )
         asked = {"label": partition.topic, "number": str(partition.number), "first": str(first), "end": str(end)}
         return self._connection.ask(sql, asked)
 
     def values(self) -> ClickHouseValues:
         return ClickHouseValues(self)
+
+
+class ClickHouseKeys(_Read, HeldKeys):
+    """The keys in one table, with the coordinates of their last changes. They are all in memory at once, in columns."""
+
+    def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
+        columns = {each.name: each for each in self.table.columns}
+        listed = [f"{value_of(columns[name])} AS {quoted(name)}" for name in self.table.key]
+        sql = (
+            f"SELECT {', '.join(listed)}, toString(_topic) AS {_TOPIC}, toInt64(_partition) AS {PLACE}, "
+            f"toInt64(_offset) AS {OFFSET} {self._from} WHERE {self._only} {self._twice(listed)} {_ALL}"
+        )
+        found = self._connection.ask(sql)
+        if not found.num_rows:
+            return None
+        topics = found.column(_TOPIC).combine_chunks().dictionary_encode()
+        numbers = np.asarray(found.column(PLACE).to_numpy(), np.int64)
+        labels, at = topics.dictionary.to_pylist(), np.asarray(topics.indices.to_numpy(), np.int64)
+        place = np.full(found.num_rows, UNKNOWN, np.int64)
+        for partition, number in places.items():
+            if partition.topic in labels:
+                place[(at == labels.index(partition.topic)) & (numbers == partition.number)] = number
+        keyed = {name: _unified(found.column(name).combine_chunks(), columns[name].type) for name in self.table.key}
+        plain_keys = plain(pa.table(keyed))
+        return pa.table([*plain_keys.columns, place, found.column(OFFSET)], names=[*keyed, PLACE, OFFSET])
+
+    def _twice(self, listed: Sequence[str]) -> str:
+        """FINAL hides that a row was added or taken away twice: such keys come once more, with their last coordinates."""
+        if not self.table.sign_column:
+            return ""
+        last = "argMax(toString(_topic), _offset), argMax(toInt64(_partition), _offset), toInt64(max(_offset))"
+        keys = ", ".join(map(quoted, self.table.key))
+        sums = f"GROUP BY {keys} HAVING sum({quoted(self.table.sign_column)}) NOT IN (0, 1)"
+        return f"UNION ALL SELECT {', '.join(listed)}, {last} FROM {self.table.name.sql} {sums}"  # noqa: S608
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+
+class ClickHouseRows(_Read, Held):
+    """The coordinates in one table."""
 
     def notes(self) -> tuple[str, ...]:
         if not self.replaces_rows:
@@ -119,6 +207,10 @@ class ClickHouseRows(Held):
 
     def repeated(self, partition: Partition, first: int, end: int) -> Counted:
         return self._counted(partition, first, end, "HAVING n > 1")
+
+    def matching(self, condition: str) -> int:
+        """How many rows meet a condition."""
+        return int(self._connection.one(f"SELECT count() {self._from} WHERE {condition}"))
 
     def _counted(self, partition: Partition, first: int, end: int, having: str) -> Counted:
         columns, then = "toInt64(_offset) AS o, toInt64(count()) AS n", f"GROUP BY o {having} ORDER BY o"
@@ -141,19 +233,87 @@ class ClickHouseRows(Held):
         return tuple((row["label"], row["number"], row["n"]) for row in rows)
 
 
+class ShardedRows(Held):
+    """The coordinates in one table on all shards. A row that is on two of them is there twice."""
+
+    def __init__(self, name: str, shards: ShardMap, rows: Sequence[ClickHouseRows]) -> None:
+        self.name = name
+        self._map, self._shards = shards, tuple(rows)
+
+    @property
+    def replaces_rows(self) -> bool:
+        return any(each.replaces_rows for each in self._shards)
+
+    def notes(self) -> tuple[str, ...]:
+        found = {note for each in self._shards for note in each.notes()}
+        astray = ((each.place, each.matching(self._map.elsewhere(at))) for at, each in enumerate(self._shards))
+        return (*sorted(found), *(f"{misplaced(place, rows)}." for place, rows in astray if rows))
+
+    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+        found = [each.counted(partition, first, end) for each in self._shards]
+        offsets, at = np.unique(np.concatenate([each.offsets for each in found]), return_inverse=True)
+        counts = np.zeros(len(offsets), np.int64)
+        np.add.at(counts, at, np.concatenate([each.counts for each in found]))
+        return Counted(offsets, counts)
+
+    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+        found = self.counted(partition, first, end)
+        return Counted(found.offsets[found.counts > 1], found.counts[found.counts > 1])
+
+    def count(self, partition: Partition, first: int, end: int = LAST) -> int:
+        return sum(each.count(partition, first, end) for each in self._shards)
+
+    def lowest(self, partition: Partition, first: int, end: int = LAST) -> int | None:
+        return min(
+            (low for each in self._shards if (low := each.lowest(partition, first, end)) is not None), default=None
+        )
+
+    def partitions(self, labels: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
+        asked, sums = tuple(labels), Counter[tuple[str, int]]()
+        for each in self._shards:
+            for label, number, rows in each.partitions(asked):
+                sums[label, number] += rows
+        return tuple((label, number, rows) for (label, number), rows in sorted(sums.items()))
+
+    def values(self) -> ShardedValues:
+        return ShardedValues(self.name, [each.values() for each in self._shards])
+
+
+class ShardedValues(HeldValues):
+    """The values of one table on all shards."""
+
+    def __init__(self, name: str, shards: Sequence[ClickHouseValues]) -> None:
+        self.name = name
+        self._shards = tuple(shards)
+
+    def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
+        for low in range(first, end, _AT_ONCE):
+            pieces = [each.read(partition, low, min(low + _AT_ONCE, end), names) for each in self._shards]
+            found = [piece.rows for some in pieces for piece in some]
+            if found:
+                yield Piece(pa.concat_tables(found).sort_by("_offset"))
+
+    def comparable(self, name: str, expected: pa.Array) -> pa.Array:
+        return self._shards[0].comparable(name, expected)
+
+    def filled(self, name: str) -> bool:
+        return self._shards[0].filled(name)
+
+
 class ClickHouseValues(HeldValues):
     """The values of one table."""
 
-    def __init__(self, rows: ClickHouseRows) -> None:
+    def __init__(self, rows: _Read) -> None:
         self.name = rows.name
         self._rows = rows
         self._columns = {each.name: each for each in rows.table.columns}
 
     def read(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        listed = [f"{self._value(self._columns[name])} AS {quoted(name)}" for name in names]
+        listed = [f"{value_of(self._columns[name])} AS {quoted(name)}" for name in names]
         columns = ", ".join([*listed, "toInt64(_offset) AS _offset"])
-        for low in range(first, end, _AT_ONCE):
-            found = self._rows.select(partition, low, min(low + _AT_ONCE, end), columns, "ORDER BY _offset")
+        at_once = _CHANGED_AT_ONCE if self._rows.table.key else _AT_ONCE
+        for low in range(first, end, at_once):
+            found = self._rows.select(partition, low, min(low + at_once, end), columns, "ORDER BY _offset")
             if not found.num_rows:
                 continue
             for at, name in enumerate(found.column_names):
@@ -168,20 +328,20 @@ class ClickHouseValues(HeldValues):
         if isinstance(judge, OneOf):
             expected = judge.lists(expected)
         if column.empty_default:
-            expected = without_absent(expected, landed(column.mapped.arrow))
+            expected = without_absent(expected, like(landed(column.mapped.arrow), expected.type, column.field()))
         return _unified(expected, _type(column))
 
     def filled(self, name: str) -> bool:
         column = self._columns[name]
         return bool(column.default_kind) and not column.mapped.nullable
 
-    @staticmethod
-    def _value(column: Column) -> str:
-        """The SQL that reads a column. The cast is on the whole column, so it also reaches what is inside."""
-        if column.mapped.members:
-            return f"CAST({_members(column)}, {literal(_read_as(_type(column)))})"
-        read_as = _read_as(column.type)
-        return column.value if read_as == column.type else f"CAST({column.value}, {literal(read_as)})"
+
+def value_of(column: Column) -> str:
+    """The SQL that reads a column. The cast is on the whole column, so it also reaches what is inside."""
+    if column.mapped.members:
+        return f"CAST({_members(column)}, {literal(_read_as(_type(column)))})"
+    read_as = _read_as(column.type)
+    return column.value if read_as == column.type else f"CAST({column.value}, {literal(read_as)})"
 
 
 def _type(column: Column) -> str:
@@ -236,6 +396,8 @@ def _unified(array: pa.Array, type_: str) -> pa.Array:
     parsed = parse_type(type_)
     while parsed.name in ("Nullable", "LowCardinality", "SimpleAggregateFunction"):
         parsed = parse_type(parsed.arguments[-1])
+    if parsed.name == "FixedString":
+        return _unpadded(array)
     if parsed.name in _SPELLINGS:
         return each_text(array, _SPELLINGS[parsed.name])
     if parsed.name not in ("Array", "Map", "Nested", "Tuple"):
@@ -254,6 +416,14 @@ def _unified(array: pa.Array, type_: str) -> pa.Array:
         return pa.ListArray.from_arrays(array.offsets, _unified(array.values, inner), mask=mask)
     children = [_unified(array.field(at), each) for at, (_, each) in enumerate(parsed.elements())]
     return pa.StructArray.from_arrays(children, [each.name for each in array.type], mask=mask)
+
+
+def _unpadded(array: pa.Array) -> pa.Array:
+    """Text or bytes without the zero bytes that a FixedString adds."""
+    coded = array.cast(pa.binary()).dictionary_encode()
+    values = pa.array([each.rstrip(b"\0") for each in coded.dictionary.to_pylist()], pa.binary())
+    values = values.take(coded.indices)
+    return values.view(pa.string()) if pa.types.is_string(array.type) else values
 
 
 def _time(text: str) -> str:

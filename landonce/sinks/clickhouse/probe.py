@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence
-from landonce.sinks.clickhouse.address import TableName
+from landonce.sinks.clickhouse import collapsing
+from landonce.sinks.clickhouse.address import TableName, quoted
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.table import COORDINATE_TYPES, Table, as_inserted, fitted, key_columns, tables_of
+from landonce.sinks.clickhouse.keyed import as_rows, replaced
+from landonce.sinks.clickhouse.table import COORDINATE_TYPES, Table, key_columns, to_evaluate
 from landonce.sinks.contract import COORDINATES, Probe
 
 _RANGES_PER_QUESTION = 500
@@ -31,23 +33,64 @@ def probe(connection: Connection, table: Table, rows: pa.Table, ranges: Sequence
         return Probe(Presence(0, 0), pa.array([], pa.bool_()))
     bring_up_to_date(connection, table)
     line = Line.of(ranges)
-    seen = compare(line.numbers(rows), line.numbers(_found(connection, table, ranges)))
+    if table.sign_column:
+        return _of_pairs(connection, table, rows, line, ranges)
+    seen = compare(line.numbers(rows), line.numbers(found_in(connection, table, ranges)))
     missing = pa.array(seen.missing)
+    if table.key:
+        return _of_changes(connection, table, rows, line, seen)
     lacking = int(np.count_nonzero(seen.missing))
-    torn = lacking > 0 and seen.found_any and _torn(connection, table, rows.filter(missing), ranges)
+    partial = lacking > 0 and seen.found_any and torn(connection, table, rows.filter(missing), ranges)
     presence = Presence(
         expected=rows.num_rows,
         missing=lacking,
-        torn=torn,
+        torn=partial,
         duplicated=0 if table.resend_harmless else seen.duplicated,
     )
     return Probe(presence, missing)
 
 
-def count(connection: Connection, table: TableName, ranges: Sequence[Range]) -> int:
-    """How many rows the replica that answers holds in these ranges."""
+def _of_pairs(connection: Connection, table: Table, changes: pa.Table, line: Line, ranges: Sequence[Range]) -> Probe:
+    """A block lands whole, and the newest row of a key stays. So one added row proves the block; one that only takes rows away has landed if
+    they are gone."""
+    rows = as_rows(changes, table)
+    added = rows.filter(pc.equal(rows.column(table.sign_column), 1))
+    if not added.num_rows:
+        absent = rows.num_rows > 0 and collapsing.still_there(connection, table, rows)
+        return _whole(changes, absent=absent)
+    seen = compare(line.numbers(added), line.numbers(found_in(connection, table, ranges)))
+    lacking = int(np.count_nonzero(seen.missing))
+    return _whole(changes, absent=lacking > 0, torn=0 < lacking < added.num_rows, duplicated=seen.duplicated)
+
+
+def _whole(changes: pa.Table, *, absent: bool, torn: bool = False, duplicated: int = 0) -> Probe:
+    """All of a block is there, or nothing of it."""
+    count = changes.num_rows
+    missing = pa.array(np.full(count, absent))
+    return Probe(Presence(count, count if absent else 0, torn=torn, duplicated=duplicated), missing)
+
+
+def _of_changes(connection: Connection, table: Table, changes: pa.Table, line: Line, seen: Comparison) -> Probe:
+    """Merges remove rows that a newer row of their key replaced. One row of a block proves that all of it landed, since blocks land whole; but
+    where none is left, the block may never have been sent, and is sent again: an older row never wins."""
+    lacking = changes.filter(pa.array(seen.missing))
+    if not lacking.num_rows:
+        return Probe(Presence(changes.num_rows, 0), pa.array(seen.missing))
+    newer = compare(line.numbers(lacking), line.numbers(replaced(connection, table, as_rows(lacking, table))))
+    absent = int(np.count_nonzero(newer.missing))
+    presence = Presence(changes.num_rows, absent, unproven=not (absent or seen.found_any))
+    if not seen.found_any:
+        return Probe(presence, pa.array(seen.missing))
+    missing = seen.missing.copy()
+    missing[seen.missing] = newer.missing
+    return Probe(presence, pa.array(missing))
+
+
+def count(connection: Connection, table: TableName, ranges: Sequence[Range], sign: str = "") -> int:
+    """How many rows the replica that answers holds in these ranges, without those that take others away."""
+    added = f" AND {quoted(sign)} = 1" if sign else ""
     return sum(
-        connection.one(f"SELECT count() FROM {table.sql} WHERE {wanted}", parameters)  # noqa: S608
+        connection.one(f"SELECT count() FROM {table.sql} WHERE ({wanted}){added}", parameters)  # noqa: S608
         for wanted, parameters in _questions(ranges)
     )
 
@@ -58,10 +101,12 @@ def bring_up_to_date(connection: Connection, table: Table) -> None:
         connection.do(f"SYSTEM SYNC REPLICA {table.name.sql} LIGHTWEIGHT")
 
 
-def _found(connection: Connection, table: Table, ranges: Sequence[Range]) -> pa.Table:
+def found_in(connection: Connection, table: Table, ranges: Sequence[Range]) -> pa.Table:
+    """The coordinates in these ranges that the table holds."""
     columns = "toString(_topic) AS _topic_text, toInt32(_partition), _offset"
+    added = f" AND {quoted(table.sign_column)} = 1" if table.sign_column else ""
     tables = [
-        connection.ask(f"SELECT {columns} FROM {table.name.sql} WHERE {wanted}", parameters)  # noqa: S608
+        connection.ask(f"SELECT {columns} FROM {table.name.sql} WHERE ({wanted}){added}", parameters)  # noqa: S608
         for wanted, parameters in _questions(ranges)
     ]
     return pa.concat_tables(each.rename_columns(list(COORDINATES)).cast(pa.schema(COORDINATE_TYPES)) for each in tables)
@@ -73,7 +118,7 @@ def _questions(ranges: Sequence[Range]) -> Iterator[tuple[str, dict[str, str]]]:
         yield where((each.partition, each.first, each.end) for each in some)
 
 
-def _torn(connection: Connection, table: Table, missing: pa.Table, ranges: Sequence[Range]) -> bool:
+def torn(connection: Connection, table: Table, missing: pa.Table, ranges: Sequence[Range]) -> bool:
     """Whether one table partition holds some rows of these ranges and lacks others: no insert leaves that behind."""
     if not table.partition_key:
         return True
@@ -86,13 +131,8 @@ def _torn(connection: Connection, table: Table, missing: pa.Table, ranges: Seque
 
 def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table) -> set[str]:
     """The table partitions that rows belong to. The server computes them from the rows, as for an insert."""
-    columns = key_columns(table)
-    sent = [each for each in columns if each.name in missing.column_names and not each.computed] or [
-        each for each in table.columns if each.name in COORDINATES
-    ]
-    source = as_inserted(columns, sent)
+    source, rows = to_evaluate(table, key_columns(table), missing)
     sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {source}"  # noqa: S608
-    rows = tables_of(fitted(missing, sent, table.name), sent)
     return set(connection.ask(sql, rows=rows).column(0).to_pylist())
 
 

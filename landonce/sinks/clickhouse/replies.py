@@ -46,8 +46,9 @@ _VALUE = {6: "cannot parse text", 27: "cannot parse input", 38: "cannot parse da
 _LIMIT = {158: "too many rows", 161: "too many columns", 165: "too many temporary columns", 166: "too many temporary columns",
           167: "statement too deep", 168: "statement too large", 229: "query too large", 307: "too many bytes",
           396: "too many rows or bytes"}  # fmt: skip
+_ALTER = {524: "ALTER of the column is forbidden"}
 
-PERMANENT: dict[int, str] = {**_LOGIN, **_GRANT, **_TABLE, **_VALUE, **_LIMIT}
+PERMANENT: dict[int, str] = {**_LOGIN, **_GRANT, **_TABLE, **_VALUE, **_LIMIT, **_ALTER}
 _VIEW = re.compile(rb"while pushing to view (\S+)")
 _FORM = "HTML Form Exception"
 """ClickHouse's message if a field of a request is too long. Its code has other meanings too."""
@@ -116,6 +117,10 @@ def refuse_permanent(answer: Answer, asked: str) -> None:
         command = "make the table accept the value, or filter it out with `where` in {file}, then start again"
     elif answer.code in _TABLE:
         command = "landonce check {file}"
+    elif answer.code in _ALTER:
+        command = (
+            "drop what ClickHouse names (a projection, for example), or leave `evolve` out of {file}; then start again"
+        )
     else:
         command = "raise the limit that ClickHouse names in the profile of the user of {file}, or write fewer columns; then start again"
     raise TargetRefused(

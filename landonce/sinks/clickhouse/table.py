@@ -27,12 +27,14 @@ from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.read.formats.json.columns import fit
 from landonce.read.record_columns import BYTES, as_bytes, as_strings
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema, json_note, landed, with_note
+from landonce.read.schema.fields import Field, Schema, landed
 from landonce.sinks.clickhouse.absent import absent_inside, empty_value, is_empty_value, may_be_absent, without_absent
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
 from landonce.sinks.clickhouse.documents import OneOf, list_of_one
+from landonce.sinks.clickhouse.raw_bytes import as_sent, as_text, like, note, noted
 from landonce.sinks.clickhouse.types import (
+    VIRTUAL,
     Mapped,
     Unsupported,
     column_type,
@@ -57,6 +59,9 @@ _COORDINATE_COLUMNS = (
     "`_offset` Int64 CODEC(Delta(8), LZ4)",
     "INDEX landonce_offset `_offset` TYPE minmax GRANULARITY 1",
 )
+VERSION, DELETED = "_version", "_is_deleted"
+"""Of a created table whose rows records change: which change a row is, and whether it is a deletion."""
+COLLAPSING = "CollapsingMergeTree"
 _TABLE = """
 SELECT engine, engine_full, partition_key, sorting_key,
        arrayMap((d, t) -> concat(d, '.', t), dependencies_database, dependencies_table) AS views
@@ -88,6 +93,8 @@ class Column:
     comment: str = ""
     parts: tuple[str, ...] = ()
     """The columns that are this one in the table, if it is a Nested."""
+    lacking: bool = False
+    """Whether rows that are sent may lack it though records may not: a deletion holds nothing but its key."""
 
     @property
     def computed(self) -> bool:
@@ -116,7 +123,7 @@ class Column:
     @property
     def optional(self) -> bool:
         """Whether a row may come without it."""
-        return self.mapped.nullable or bool(self.default_kind)
+        return self.mapped.nullable or bool(self.default_kind) or self.lacking
 
     @property
     def empty_default(self) -> bool:
@@ -157,7 +164,7 @@ class Column:
         """What a decoder must produce for this column."""
         field = self.mapped.field(self.name, required=not self.optional)
         type_ = absent_inside(field.type) if self.empty_default else field.type
-        return replace(field, type=with_note(type_, self.comment))
+        return noted(replace(field, type=type_), self.comment)
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,8 @@ class Table:
     columns: tuple[Column, ...]
     shape: str = ""
     """A hash of the name, type and default of every column."""
+    key: tuple[str, ...] = ()
+    """The columns by which records change rows; empty where rows are only added."""
 
     @property
     def replicated(self) -> bool:
@@ -184,13 +193,33 @@ class Table:
         return re.sub(r"^(Replicated|Shared)", "", self.engine)
 
     @property
+    def engine_columns(self) -> tuple[str, ...]:
+        """The columns that the engine's definition names."""
+        arguments = self.engine_full[len(self.engine) :].lstrip()
+        if not arguments.startswith("("):
+            return ()
+        return tuple(unquote(each) for each in split_list(arguments[1:]) if not each.startswith("'"))
+
+    @property
     def version_column(self) -> str:
         """The column whose highest value a Replacing table keeps; empty if it has none."""
-        arguments = self.engine_full[len(self.engine) :]
-        if self.family != "ReplacingMergeTree" or not arguments.startswith("("):
-            return ""
-        named = [each for each in split_list(arguments[1:]) if not each.startswith("'")]
-        return unquote(named[0]) if named else ""
+        return next(iter(self.engine_columns), "") if self.family == "ReplacingMergeTree" else ""
+
+    @property
+    def deleted_column(self) -> str:
+        """The column that marks deletions in a Replacing table; empty if it has none."""
+        return self.engine_columns[1] if self.version_column and len(self.engine_columns) > 1 else ""
+
+    @property
+    def sign_column(self) -> str:
+        """The column that takes rows away in a Collapsing table; empty for other engines."""
+        return next(iter(self.engine_columns), "") if self.family == COLLAPSING else ""
+
+    @property
+    def record_columns(self) -> tuple[Column, ...]:
+        """The columns but for those that say which change of a key a row is."""
+        ours = (self.version_column, self.deleted_column, self.sign_column) if self.key else ()
+        return tuple(each for each in self.columns if each.name not in ours)
 
     @property
     def resend_harmless(self) -> bool:
@@ -210,8 +239,8 @@ class Table:
         return unquote(found[1]) if found else None
 
 
-def describe(connection: Connection, name: TableName) -> Table:
-    """The table as it is now. Raises `TargetRefused` if there is none."""
+def describe(connection: Connection, name: TableName, key: tuple[str, ...] = ()) -> Table:
+    """The table as it is now. Raises `TargetRefused` if there is none. `key`: by which records change its rows."""
     asked = {"database": name.database, "name": name.name}
     found = connection.ask(_TABLE, asked).to_pylist()
     if not found:
@@ -223,7 +252,8 @@ def describe(connection: Connection, name: TableName) -> Table:
     (described,) = connection.ask(_DESCRIBED, asked).to_pylist()
     columns = with_nested([Column(*values) for values in (each.values() for each in described["columns"])])
     (row,) = found
-    return Table(name=name, **{**row, "views": tuple(sorted(row["views"]))}, columns=columns, shape=described["shape"])
+    found_row = {**row, "views": tuple(sorted(row["views"]))}
+    return Table(name=name, **found_row, columns=columns, shape=described["shape"], key=key)
 
 
 def with_nested(columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -274,6 +304,12 @@ def key_columns(table: Table) -> tuple[Column, ...]:
     """The columns that decide on the table partition, directly or through default expressions. Each comes after those that its own
     expression names."""
     return _with_named(table, [each for each in table.columns if each.in_partition_key])
+
+
+def columns_in(table: Table, expression: str) -> tuple[Column, ...]:
+    """The same for the columns that an expression names."""
+    named = words(expression)
+    return _with_named(table, [each for each in table.columns if each.name in named])
 
 
 def _with_named(table: Table, start: Iterable[Column]) -> tuple[Column, ...]:
@@ -347,6 +383,15 @@ def as_inserted(columns: Iterable[Column], sent: Sequence[Column]) -> str:
     return source
 
 
+def to_evaluate(table: Table, columns: Sequence[Column], rows: pa.Table) -> tuple[str, tuple[Rows, ...]]:
+    """What an expression of these columns is evaluated on: the FROM clause, in which they have the values that an insert of these rows would
+    give them, and what is sent for it."""
+    sent = [each for each in columns if each.name in rows.column_names and not each.computed] or [
+        each for each in table.columns if each.name in COORDINATES
+    ]
+    return as_inserted(columns, sent), tables_of(fitted(rows, sent, table.name), sent)
+
+
 def _as_inserted(column: Column, sent: bool) -> str:
     """All columns so far, and this one with the value that an insert would give it."""
     name, type_ = quoted(column.name), literal(column.type)
@@ -359,6 +404,8 @@ def _as_inserted(column: Column, sent: bool) -> str:
         return f"* REPLACE (multiIf({', '.join(found)}, CAST(NULL, {type_})) AS {name})"
     if column.wrapped:
         given = f"CAST({name}, {literal(f'Array({column.type})')})[1]"  # of an empty list, nothing is converted
+        if column.mapped.items is not None:  # ClickHouse casts no list of lists to a list of QBits
+            given = f"CAST(arrayResize({name}[1], {column.mapped.items}), {type_})"
         if column.mapped.nullable:
             return f"* REPLACE ({given} AS {name})"
         return f"* REPLACE (if(empty({name}), CAST({default}, {type_}), {given}) AS {name})"
@@ -413,9 +460,9 @@ def _fit(rows: pa.Table, column: Column, table: TableName) -> pa.Array:
     values = rows.column(column.name).combine_chunks()
     if column.name in COORDINATES:
         return values.cast(COORDINATE_TYPES[column.name])
-    values = _checked(rows, column, table, values)
+    values = as_sent(_checked(rows, column, table, values))
     if column.empty_default and (values.null_count or values.type != landed(column.mapped.arrow)):
-        values = without_absent(values, landed(column.mapped.arrow))
+        values = without_absent(values, like(landed(column.mapped.arrow), values.type, column.field()))
     if "Nullable(Tuple(" in column.wire:
         values = values.cast(_nullable_inside(values.type))
     judge = column.mapped.judge
@@ -441,11 +488,12 @@ def _checked(rows: pa.Table, column: Column, table: TableName, values: pa.Array)
     """Values fit already, unless the table was altered since they were decoded: then they are checked again here. Strings are not checked
     where ClickHouse itself refuses one that is no value of the type: Enum, UUID, addresses, FixedString."""
     absent = values.null_count > 0 and not column.optional
-    decoded = landed(column.field().type if column.empty_default else column.mapped.arrow)
-    if not absent and values.type == decoded and not column.mapped.checked_again:
+    field = column.field()
+    decoded = landed(field.type if column.empty_default else column.mapped.arrow)
+    if not absent and as_text(values.type) == as_text(decoded) and not column.mapped.checked_again:
         return values
     try:
-        values, faults = fit(values, column.field())
+        values, faults = fit(values, replace(field, type=like(landed(field.type), values.type, field)))
     except pa.ArrowNotImplementedError:
         why = f"values of type {values.type} cannot be made one."
     else:
@@ -468,10 +516,110 @@ def _as_strings(field: Field) -> Field:
     return replace(field, type=as_strings(field.type)) if field.name in BYTES else field
 
 
-def create_statement(
-    table: TableName, declared: Schema, order_by: str | None = None, partition_by: str | None = None
-) -> str:
-    """The DDL, to run or to show. By default rows are ordered by coordinates, which makes a probe cheapest."""
+@dataclass(frozen=True)
+class Layout:
+    """Of a table that landonce creates, beside its columns."""
+
+    engine: str = "MergeTree"
+    order_by: str | None = None
+    """Default: the key; without one the coordinates, which makes a probe cheapest; after the primary key, if there is one."""
+    primary_key: str | None = None
+    partition_by: str | None = None
+    ttl: str | None = None
+    settings: tuple[tuple[str, str | int | float | bool], ...] = ()
+    comment: str = ""
+    cluster: str = ""
+    key: tuple[str, ...] = ()
+    """The columns by which records change rows; empty where rows are only added."""
+
+    @property
+    def full_engine(self) -> str:
+        """With a key, the plain engines become those that keep the newest row of a key."""
+        name, _, arguments = self.engine.partition("(")
+        if not self.key or name.strip() not in ("MergeTree", "ReplicatedMergeTree", "SharedMergeTree"):
+            return self.engine
+        given = [*split_list(arguments), VERSION, DELETED]
+        return f"{name.strip().replace('MergeTree', 'ReplacingMergeTree')}({', '.join(given)})"
+
+    @property
+    def change_columns(self) -> tuple[tuple[str, str], ...]:
+        """The columns that say which change of a key a row is, and their types, named as the engine names them."""
+        table = self.planned(TableName("", "planned"))
+        named = {table.version_column: "UInt64", table.deleted_column: "UInt8", table.sign_column: "Int8"}
+        return tuple((name, type_) for name, type_ in named.items() if name) if self.key else ()
+
+    @property
+    def sorted_by(self) -> str:
+        return (
+            self.order_by
+            or ", ".join(map(quoted, self.key))
+            or ", ".join(filter(None, (self.primary_key, *COORDINATES)))
+        )
+
+    @property
+    def window(self) -> str:
+        """The setting for how many tokens the table remembers."""
+        return f"{'' if self.engine.startswith(('Replicated', 'Shared')) else 'non_'}replicated_deduplication_window"
+
+    @property
+    def on_cluster(self) -> str:
+        return f" ON CLUSTER {quoted(self.cluster)}" if self.cluster else ""
+
+    @property
+    def clauses(self) -> str:
+        """What comes after the columns."""
+        settings = {self.window: WINDOW, **dict(self.settings)}
+        listed = ", ".join(f"{name} = {_setting(value)}" for name, value in settings.items())
+        parts = [
+            self.full_engine,
+            f"PARTITION BY {self.partition_by}" if self.partition_by else "",
+            f"PRIMARY KEY ({self.primary_key})" if self.primary_key else "",
+            f"ORDER BY ({self.sorted_by})",
+            f"TTL {self.ttl}" if self.ttl else "",
+            f"SETTINGS {listed}",
+        ]
+        return "\n".join(filter(None, parts))
+
+    def planned(self, name: TableName) -> Table:
+        """The table as it would be described, but for its columns."""
+        engine = self.full_engine.partition("(")[0].strip()
+        clauses = self.clauses.replace("\n", " ")
+        return Table(name, engine, clauses, self.partition_by or "", self.sorted_by, (), (), key=self.key)
+
+
+PLAIN = Layout()
+
+
+def _setting(value: str | int | float | bool) -> str:
+    return literal(value) if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
+
+
+def create_statement(table: TableName, declared: Schema, layout: Layout = PLAIN) -> str:
+    """The DDL, to run or to show."""
+    key = layout.key
+    for name, _ in layout.change_columns:
+        if name in declared.by_name():
+            raise ConfigError(
+                f"a declared field cannot be called {name}: with `mode: upsert`, landonce fills that column"
+            )
+        if name in COORDINATES:
+            raise ConfigError(
+                f"engine: {name} is one of the coordinates, and says neither which change of a key a row is nor its sign"
+            )
+    planned, mine = layout.planned(table), {*declared.by_name(), *COORDINATES, *dict(layout.change_columns)}
+    for name in filter(None, (planned.version_column, planned.deleted_column, planned.sign_column)):
+        if name not in mine:
+            raise ConfigError(f"engine: {layout.engine} names the column {name}, which the table would not have")
+    fields = tuple(replace(each, required=each.required or each.name in key) for each in declared.fields)
+    columns = column_definitions(replace(declared, fields=fields))
+    changes = (f"{quoted(name)} {type_}" for name, type_ in layout.change_columns)
+    listed = ",\n    ".join((*columns, *changes, *_COORDINATE_COLUMNS))
+    comment = f"\nCOMMENT {literal(layout.comment)}" if layout.comment else ""
+    return f"CREATE TABLE IF NOT EXISTS {table.sql}{layout.on_cluster}\n(\n    {listed}\n)\nENGINE = {layout.clauses}{comment}"
+
+
+def column_definitions(declared: Schema) -> tuple[str, ...]:
+    """The columns for these fields, as DDL says them. Raises for fields that no column can hold."""
     declared = replace(declared, fields=tuple(_as_strings(each) for each in declared.fields))
     faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
     if faults:
@@ -480,13 +628,11 @@ def create_statement(
     for each in declared.fields:
         if each.name in COORDINATES:
             raise ConfigError(f"a declared field cannot be called {each.name}: that is one of the coordinates")
+        if each.name in VIRTUAL:
+            raise ConfigError(f"a declared field cannot be called {each.name}: ClickHouse has a column of that name")
         absent = not each.required and may_be_absent(each.type)
         default = f" DEFAULT {empty_value(each.type)}" if absent else ""
-        note = f" COMMENT {literal(json_note(each.type))}" if json_note(each.type) else ""
-        columns.append(f"{quoted(each.name)} {column_type(each.type, required=each.required)}{default}{note}")
-    listed = ",\n    ".join((*columns, *_COORDINATE_COLUMNS))
-    partitions = f"\nPARTITION BY {partition_by}" if partition_by else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {table.sql}\n(\n    {listed}\n)\nENGINE = MergeTree{partitions}\n"
-        f"ORDER BY ({order_by or ', '.join(COORDINATES)})\nSETTINGS non_replicated_deduplication_window = {WINDOW}"
-    )
+        said = "" if each.name in BYTES else note(each.type)
+        comment = f" COMMENT {literal(said)}" if said else ""
+        columns.append(f"{quoted(each.name)} {column_type(each.type, required=each.required)}{default}{comment}")
+    return tuple(columns)

@@ -10,8 +10,8 @@ never approximated. ClickHouse must never convert a value that was not checked b
     (U)Int128, (U)Int256            JSON text of an integer                  String
     BFloat16                        float with 8 significant bits            Float32
     Interval…                       int64                                    Int64
-    String                          string                                   String
-    FixedString(n)                  string of at most n bytes                String
+    String                          string; bytes (see `raw_bytes`)          String
+    FixedString(n)                  string of at most n bytes; n bytes       String
     Enum8/16, UUID, IPv4, IPv6      string, of a closed set or a pattern     String
     Time, Time64(p)                 string of a pattern                      String
     Date, Date32                    date32                                   the same
@@ -38,22 +38,14 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from landonce.read.formats.json.columns import is_textual
+from landonce.read.formats.json.columns import is_key, is_textual
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, landed
 from landonce.sinks.clickhouse.absent import may_be_absent
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.documents import KeptWhole, OneOf
+from landonce.sinks.patterns import IPV4, IPV6
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
-_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-IPV4 = rf"(?:{_OCTET}\.){{3}}{_OCTET}"
-IPV6 = (
-    r"(?i)(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?:[0-9a-f]{1,4}:){1,7}:|(?:[0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}"
-    r"|(?:[0-9a-f]{1,4}:){1,5}(?::[0-9a-f]{1,4}){1,2}|(?:[0-9a-f]{1,4}:){1,4}(?::[0-9a-f]{1,4}){1,3}"
-    r"|(?:[0-9a-f]{1,4}:){1,3}(?::[0-9a-f]{1,4}){1,4}|(?:[0-9a-f]{1,4}:){1,2}(?::[0-9a-f]{1,4}){1,5}"
-    r"|[0-9a-f]{1,4}:(?::[0-9a-f]{1,4}){1,6}|:(?:(?::[0-9a-f]{1,4}){1,7}|:)"
-    rf"|::(?:ffff:)?{IPV4})"
-)
 
 _PATTERNS = {"UUID": UUID, "IPv4": IPV4, "IPv6": IPV6}
 _UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
@@ -87,6 +79,29 @@ _GEO = {
     "Polygon": "Array(Ring)",
     "MultiPolygon": "Array(Polygon)",
 }
+VIRTUAL = frozenset(
+    [
+        "_part",
+        "_part_index",
+        "_part_starting_offset",
+        "_part_uuid",
+        "_part_offset",
+        "_part_granule_offset",
+        "_part_data_version",
+        "_partition_id",
+        "_partition_value",
+        "_sample_factor",
+        "_disk_name",
+        "_distance",
+        "_row_exists",
+        "_block_number",
+        "_block_offset",
+        "_table",
+        "_database",
+        "_shard_num",
+    ]
+)
+"""Columns that ClickHouse itself adds to tables. Queries of a table with a column `_part` of its own fail: not even its rows can be counted."""
 _UNITS_OF_INTERVALS = "Nanosecond Microsecond Millisecond Second Minute Hour Day Week Month Quarter Year"
 _INTERVALS = frozenset(f"Interval{unit}" for unit in _UNITS_OF_INTERVALS.split())
 _ORDER = (
@@ -236,9 +251,7 @@ def _containing(type_: TypeName) -> Mapped:
     if name == "SimpleAggregateFunction":
         return map_type(arguments[1])
     if name == "JSON":
-        if any(not each.startswith("max_dynamic_") for each in arguments):
-            raise Unsupported(f"{type_} cannot be decoded exactly: it has paths with types, or paths that it skips")
-        return Mapped(JSON, "String", called=name, judge=KeptWhole(), unguarded=True, parsed=True)
+        return Mapped(JSON, "String", called=name, judge=_documents(type_), unguarded=True, parsed=True)
     if name == "Variant":
         return _one_of(type_, sorted(arguments, key=_rank))
     if name == "Dynamic":
@@ -259,6 +272,46 @@ def _containing(type_: TypeName) -> Mapped:
     if name == "Map":
         return _map(type_)
     raise Unsupported(f"{type_} cannot be decoded exactly")
+
+
+_PATH = re.compile(r"(?:`(?:[^`\\]|\\.)+`|\w+)(?:\.(?:`(?:[^`\\]|\\.)+`|\w+))*")
+_OF_PATHS = ("Bool", "String", "Float64", *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
+"""Types that ClickHouse reads from a document as landonce does. It reads times, for one, in its own way."""
+
+
+def _documents(type_: TypeName) -> KeptWhole:
+    """What a JSON type keeps: it may give paths types of their own, and leave out others."""
+    typed, skipped = [], []
+    for each in type_.arguments:
+        if re.match(r"max_dynamic_\w+ *=", each):
+            continue
+        skips = each.startswith("SKIP ")
+        text = each.removeprefix("SKIP ").strip()
+        path = _PATH.match(text)
+        rest = text[path.end() :].strip() if path is not None else ""
+        if path is None or bool(rest) == skips:  # SKIP REGEXP, or a syntax of a later version
+            raise Unsupported(f"{type_} cannot be decoded exactly: it skips paths by a pattern")
+        names = tuple(name for part in _names_of(path[0]) for name in unquote(part).split("."))
+        if skips:
+            skipped.append(names)
+        else:
+            typed.append((names, _of_path(rest, type_)))
+    return KeptWhole(tuple(typed), tuple(skipped))
+
+
+def _of_path(text: str, type_: TypeName) -> Field:
+    inner = parse_type(text)
+    while inner.name in ("Array", "Nullable", "LowCardinality"):
+        inner = inner.inner
+    if inner.name not in _OF_PATHS:
+        raise Unsupported(f"{type_} cannot be decoded exactly: ClickHouse reads {inner} from a document in its own way")
+    mapped = map_type(text)
+    return replace(mapped.field("v", required=not mapped.nullable, nested=True), called=text)
+
+
+def _names_of(text: str) -> list[str]:
+    """The names of a path, each as it is spelled."""
+    return re.findall(r"`(?:[^`\\]|\\.)+`|\w+", text)
 
 
 def _one_of(type_: TypeName, members: Sequence[str]) -> Mapped:
@@ -310,7 +363,7 @@ def _map(type_: TypeName) -> Mapped:
     key, value = (map_type(each) for each in type_.arguments)
     _refuse_inside(value, type_)
     of_keys = landed(key.arrow)
-    if not (pa.types.is_string(of_keys) or pa.types.is_integer(of_keys) or is_textual(of_keys)):
+    if not is_key(of_keys):
         raise Unsupported(f"{type_} cannot be decoded exactly: JSON has no such keys")
     key = replace(key, arrow=of_keys, scale=None)
     parts = [(KEY, key), (VALUE, value)]
@@ -396,6 +449,10 @@ def _clickhouse_type(type_: pa.DataType) -> str:
         return f"DateTime64({_DIGITS[type_.unit]}, 'UTC')"
     if pa.types.is_decimal128(type_) or pa.types.is_decimal256(type_):
         return f"Decimal({type_.precision}, {type_.scale})"
+    if pa.types.is_binary(type_):
+        return "String"
+    if pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0:
+        return f"FixedString({type_.byte_width})"
     if pa.types.is_list(type_):
         item = type_.value_field
         return f"Array({column_type(item.type, required=not item.nullable)})"

@@ -21,54 +21,70 @@ from landonce.protocol.ranges import Range
 from landonce.protocol.settle import Reply
 from landonce.sinks.clickhouse.address import TableName, literal, query_prefix, quoted
 from landonce.sinks.clickhouse.connection import Access, Form, NoAnswer, NotSent, connect, post
+from landonce.sinks.clickhouse.keyed import as_rows, with_deletions
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
 from landonce.sinks.clickhouse.table import Column, Table, describe, fitted, sent_rows, shape_now, tables_of
 from landonce.sinks.contract import BlockWriter, Insert, Probe
 
 _TOKEN_IN_QUERY_ID = 16
+_LONGEST_PLAN = 3_600_000
+"""Milliseconds. A server that started earlier than this before a deadline did so before the plan was made."""
 
 
 class ClickHouseWriter(BlockWriter):
     """Writes blocks into one table. Opened on a worker, for one task."""
 
-    def __init__(self, access: Access, table: TableName, pipeline: str, *, compression: str | None) -> None:
+    def __init__(
+        self, access: Access, table: TableName, pipeline: str, *, compression: str | None, key: tuple[str, ...] = ()
+    ) -> None:
         self._access = access
         self._prefix = query_prefix(pipeline, table)
         self._compression = compression
-        self._connection = connect(access)
-        self._table = describe(self._connection, table)
+        self.connection = connect(access)
+        self.table = describe(self.connection, table, key)
 
     @property
     def resend_harmless(self) -> bool:
         """Whether the table's engine makes one row of two copies, so that rows that a probe misses may be sent again."""
-        return self._table.resend_harmless
+        return self.table.resend_harmless
 
     @property
     def atomic(self) -> bool:
         """False for a table with partitions: a block is one part in each, and may land in only some of them."""
-        return not self._table.partition_key
+        return not self.table.partition_key
 
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         """Sends one insert over its own connection, and never again."""
         if rows.num_rows == 0:
             return Reply.ACKNOWLEDGED
-        columns = insert_columns(self._table, rows.column_names)
+        rows = as_rows(rows, self.table) if self.table.key else rows
+        if rows.num_rows == 0:  # its changes cancel each other out
+            return Reply.ACKNOWLEDGED
+        columns = with_deletions(insert_columns(self.table, rows.column_names), self.table.key)
         query_id = f"{self._prefix}{insert.token[:_TOKEN_IN_QUERY_ID]}:{insert.attempt}"
         parameters = {
-            **self._connection.insert_settings(),
-            "database": self._table.name.database,
+            **self.connection.insert_settings(),
+            "database": self.table.name.database,
             "query_id": query_id,
             "insert_deduplication_token": insert.token,
             "wait_end_of_query": "1",
         }
-        statement = insert_statement(self._table, columns, insert.deadline)
-        form = Form(statement, tables_of(fitted(rows, columns, self._table.name), columns, self._compression))
+        statement = insert_statement(self.table, columns, insert.deadline)
+        form = Form(statement, tables_of(fitted(rows, columns, self.table.name), columns, self._compression))
         return self._post(parameters, form, query_id, rows)
+
+    def suspects(self, deadline: int) -> bool:
+        """A plain MergeTree records a token before it renames the part into place. If the server is killed in between, it passes a resend on to
+        the views and not to the table, and the next generation would count twice in them. A replicated table records both at once."""
+        if self.table.replicated or not self.table.views:
+            return False
+        started = self.connection.one("SELECT toUnixTimestamp64Milli(now64(3)) - 1000 * toInt64(uptime())")
+        return bool(started > deadline - _LONGEST_PLAN)
 
     def why_gone(self) -> str:
         """A TTL removes rows that are already expired as soon as they land."""
-        table = self._table
+        table = self.table
         if not table.ttl:
             return ""
         return (
@@ -79,12 +95,12 @@ class ClickHouseWriter(BlockWriter):
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows the table holds in these ranges."""
-        bring_up_to_date(self._connection, self._table)
-        return count(self._connection, self._table.name, tuple(ranges))
+        bring_up_to_date(self.connection, self.table)
+        return count(self.connection, self.table.name, tuple(ranges), self.table.sign_column)
 
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
         """Which of these rows the table holds."""
-        return probe(self._connection, self._table, rows, tuple(ranges))
+        return probe(self.connection, self.table, rows, tuple(ranges))
 
     def _post(self, parameters: dict[str, str], form: Form, query_id: str, rows: pa.Table) -> Reply:
         try:
@@ -97,10 +113,10 @@ class ClickHouseWriter(BlockWriter):
             return Reply.LOST
         self.said = answer.said
         if answer.view:
-            raise _view_refused(self._table.name, answer, rows)
+            raise _view_refused(self.table.name, answer, rows)
         if answer.threw(ALTERED):
-            self._table = describe(self._connection, self._table.name)
-        return judge(answer, query_id, str(self._table.name))
+            self.table = describe(self.connection, self.table.name, self.table.key)
+        return judge(answer, query_id, str(self.table.name))
 
 
 def _view_refused(table: TableName, answer: Answer, rows: pa.Table) -> ViewRefused:

@@ -11,14 +11,17 @@ values, and readers that take an identity partition's value from there would ret
 
 from __future__ import annotations
 
+import re
+import ssl
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
+from pydantic import ValidationError
 from pyiceberg import exceptions as iceberg
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.avro.reader import DoubleReader
@@ -30,10 +33,16 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, TargetRefused, TargetUnavailable
+from landonce.errors import CertificateRefused, ConfigError, TableUnfit, TargetRefused, TargetUnavailable
+from landonce.ledger.postgres_tls import certificate_refusal
+from landonce.sinks.iceberg import storage
+from landonce.tls import Keys, examine, refusal
 
 _DOUBLE = struct.Struct("<d")
 _PROBE = 0.1
+_SECRET_QUERY = ("password", "sslpassword")
+"""In the URL of PostgreSQL."""
+_URL_USER = re.compile(r"(?<=://)[^/@]*@")
 _TIMEOUTS = (10.0, 60.0)
 """Seconds to connect, and to wait for an answer."""
 _REFUSED = (
@@ -42,6 +51,8 @@ _REFUSED = (
     iceberg.BadRequestError,
     iceberg.AuthorizationExpiredError,
 )
+_UNREADABLE = (iceberg.ValidationError, ValidationError)
+_UNKNOWN_TYPE = re.compile(r"Unsupported field type: '([^']*)'")
 _UNREACHABLE = (
     iceberg.ServerError,
     iceberg.CommitStateUnknownException,
@@ -49,6 +60,8 @@ _UNREACHABLE = (
     RequestException,
     DBAPIError,
 )
+S3_ADDRESSES = ("s3://", "s3a://")
+_CERTIFICATE_KEYS = Keys("`ssl: {cabundle: …}` of the catalog", "`ssl: {client: {cert: …, key: …}}` of the catalog")
 _SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue"}
 
 
@@ -63,10 +76,17 @@ def _read(_: DoubleReader, decoder: BinaryDecoder) -> float:
 
 
 class _Timed(HTTPAdapter):
-    """A catalog that accepts a request and never answers counts as unreachable."""
+    """A catalog that accepts a request and never answers counts as unreachable. And the authorities that the pipeline file names count:
+    `requests` prefers those of the environment (REQUESTS_CA_BUNDLE)."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUTS
+        if self._session.verify is not True:
+            kwargs["verify"] = self._session.verify
         return super().send(request, *args, **kwargs)
 
 
@@ -75,7 +95,7 @@ class TimedRestCatalog(RestCatalog):
 
     def _config_headers(self, session: Session) -> None:
         for prefix in ("http://", "https://"):
-            session.mount(prefix, _Timed())
+            session.mount(prefix, _Timed(session))
         super()._config_headers(session)
 
 
@@ -93,7 +113,10 @@ class CatalogSpec:
     def identity(self) -> str:
         """Which catalog it is, without its secrets."""
         uri = self.properties.get("uri", "")
-        shown = make_url(uri).render_as_string(hide_password=True) if self.kind == "sql" and uri else uri
+        if self.kind == "sql" and uri:
+            shown = make_url(uri).difference_update_query(_SECRET_QUERY).render_as_string(hide_password=True)
+        else:
+            shown = _URL_USER.sub("", uri)
         return f"{self.kind}:{self.name}:{shown}:{self.properties.get('warehouse', '')}"
 
     @property
@@ -109,9 +132,16 @@ class CatalogSpec:
         database = make_url(uri).database
         return Path(database) if database and database != ":memory:" else None
 
+    @property
+    def in_s3(self) -> bool:
+        """Whether its tables are in a bucket of S3, as far as the properties say."""
+        address = str(self.properties.get("warehouse", ""))
+        return address.startswith(S3_ADDRESSES) or any(name.startswith("s3.") for name in self.properties)
+
     def open(self) -> Catalog:
         """Connects. A SQLite catalog is created if it does not exist."""
         read_doubles_whole()
+        self._require_files()
         with catalog_errors(self):
             if self.sqlite_file is not None:
                 self.sqlite_file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,6 +150,24 @@ class CatalogSpec:
                 del properties["type"]
                 properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
             return load_catalog(self.name, **properties)
+
+    def _java_s3(self) -> dict[str, str]:
+        """What Iceberg's Java code calls otherwise than PyIceberg, or takes for a disk."""
+        region = self.properties.get("s3.region")
+        return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **({"client.region": region} if region else {})}
+
+    def _require_files(self) -> None:
+        """PyIceberg would find out at its first request, and call it a failure of the connection."""
+        try:
+            _context(self)
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            problem = (
+                getattr(error, "strerror", None) or "a file is not PEM, or the key does not belong to the certificate"
+            )
+            raise ConfigError(
+                f"sink.iceberg.catalog: the files under `ssl` cannot be used: {problem}.",
+                command="correct `cabundle`, and `cert` and `key` of the client, in {file}",
+            ) from None
 
     def spark_conf(self) -> dict[str, str]:
         """The same catalog as Spark knows it, under the same name."""
@@ -141,7 +189,8 @@ class CatalogSpec:
         elif uri:
             settings["uri"] = uri
         prefix = f"spark.sql.catalog.{self.name}"
-        conf = {f"{prefix}.{name}": value for name, value in {**passed, **settings, **self.spark}.items()}
+        given = {**(self._java_s3() if self.in_s3 else {}), **passed, **settings, **self.spark}
+        conf = {f"{prefix}.{name}": value for name, value in given.items()}
         return {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -184,11 +233,40 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
             safe="Nothing was written.",
             command="correct `sink.iceberg.catalog` in {file}, or give its user the rights to read and commit",
         ) from None
-    except PermissionError as error:
-        raise TargetRefused(
-            f"the storage refused: {redact(str(error))}",
-            safe="Nothing was committed.",
-            command="give landonce the right to read and write the warehouse",
+    except _UNREADABLE as error:
+        types = ", ".join(sorted(set(_UNKNOWN_TYPE.findall(str(error)))))
+        what = f"a column has the type {types}, which it does not know" if types else redact(str(error))[:500]
+        raise TableUnfit(
+            f"PyIceberg, through which landonce opens tables, cannot read the metadata of the table: {what}.",
+            safe="Nothing was written.",
+            command="write to a table without such columns",
         ) from None
     except (*_UNREACHABLE, OSError) as error:
+        if isinstance(error, OSError) and storage.is_refusal(error):
+            raise storage.refusal(error) from None
+        if (refused := _certificate_refusal(spec, error)) is not None:
+            raise refused from None
         raise TargetUnavailable(f"the catalog {spec.name} did not answer: {redact(str(error))[:500]}") from None
+
+
+def _certificate_refusal(spec: CatalogSpec, error: Exception) -> CertificateRefused | None:
+    uri, who = str(spec.properties.get("uri", "")), f"the catalog {spec.name}"
+    if isinstance(error, DBAPIError):
+        return certificate_refusal(str(error.orig), make_url(uri), who)
+    where = urlsplit(uri)
+    if where.scheme != "https":
+        return None
+
+    def again() -> ssl.SSLError | None:
+        return examine(where.hostname or "", where.port or 443, _context(spec))
+
+    return refusal(error, who, where.hostname or "", _CERTIFICATE_KEYS, again)
+
+
+def _context(spec: CatalogSpec) -> ssl.SSLContext:
+    """As PyIceberg has it, by its property `ssl`."""
+    named = spec.properties.get("ssl", {})
+    made = ssl.create_default_context(cafile=named.get("cabundle"))
+    if client := named.get("client", {}).get("cert"):
+        made.load_cert_chain(client, named["client"].get("key"), password="")
+    return made

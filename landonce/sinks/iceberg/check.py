@@ -20,6 +20,7 @@ from landonce.protocol.marks import TableReport, TableState, TableView, adopted,
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
 from landonce.read.evolution import READERS_OWN
+from landonce.read.schema.ddl import literal, quoted, quoted_if_needed
 from landonce.read.schema.fields import Schema
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
@@ -27,15 +28,16 @@ from landonce.sinks.contract import Finding, Level
 from landonce.sinks.declared import landing_schema
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.deletes import whole_table
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.evolve import distinguishable
 from landonce.sinks.iceberg.marks import holds
 from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
 from landonce.sinks.iceberg.spark import spark_name
-from landonce.sinks.iceberg.table import creation, table_schema, why_spark
+from landonce.sinks.iceberg.table import creation, identity_of, table_schema, why_spark
 from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
-from landonce.sinks.iceberg.worker import TableRecipe
+from landonce.sinks.iceberg.worker import TableRecipe, table_recipe
 from landonce.sinks.snapshot import TableLedger
 
 _EXAMINED = 20
@@ -122,7 +124,7 @@ class _IcebergCheck:
         sql_name = spark_name(sink.spec, name)
         if seen.table is not None:
             yield from table_findings(config, sql_name, seen.table)
-            if config.changes is not None or why_spark(seen.table, unpartitioned=config.unpartitioned):
+            if _needs_spark(config, seen.table):
                 sink.spec.spark_conf()  # Spark writes it, so it must be able to open the catalog
             if config.evolve:
                 yield Finding(Level.OK, "columns are added and widened as records ask for it")
@@ -168,7 +170,8 @@ class _IcebergCheck:
         tables = tuple(TableRecipe(name, schema, shape=None, scratch=None) for name, schema in sorted(fit.items()))
         run.recipe = replace(recipe, tables=tables) if fit else None
         if config.changes is not None:
-            row = ", ".join(config.identity)
+            rows = {", ".join(identity_of(config, name, there[name])) for name in fit}
+            row = " or ".join(sorted(rows)) or ", ".join(config.identity) or "what a table's identifier fields say"
             yield Finding(Level.OK, f"records say what changed ({config.changes.mode}); a row is {row}")
             return
         alone = len(fit) == 1
@@ -212,7 +215,7 @@ class _IcebergCheck:
             )
             return found, (warning,)
         for name, each in self.tables.items():
-            if each.table is not None and holds(each.table, self.sink.config.branch, config.source.kafka.topics):
+            if each.table is not None and holds(each.table, self.sink.config.branch, self.run.topics):
                 raise TargetAhead(
                     f"the table {name} holds records of these topics, but no position of this pipeline",
                     command="take a new table, the name of the pipeline that wrote them, or `landonce state import {file}`",
@@ -273,7 +276,6 @@ def table_findings(config: Iceberg, sql_name: str, table: Table) -> Findings:
     yield from _columns(config, sql_name, table)
     reason = why_spark(table, unpartitioned=config.unpartitioned)
     if config.changes is not None:
-        yield Finding(Level.OK, f"Spark merges changes into it by {', '.join(config.identity)}")
         yield from _changes(config, sql_name, table)
     elif reason:
         yield Finding(Level.OK, f"Spark's own writer makes its files, since {reason}")
@@ -313,34 +315,85 @@ def _columns(config: Iceberg, sql_name: str, table: Table) -> Findings:
         yield Finding(Level.OK, f"{', '.join(COLUMNS)} say which record each row came from")
     reserved = sorted(set(READERS_OWN) & set(names))
     if reserved:
-        by_spark = config.changes is not None or bool(why_spark(table, unpartitioned=config.unpartitioned))
         yield Finding(
-            Level.REFUSED if by_spark else Level.WARNING,
+            Level.REFUSED if _needs_spark(config, table) else Level.WARNING,
             f"{', '.join(reserved)} is a name that Iceberg's readers keep for themselves: Spark can neither read nor "
             "merge nor compact the table",
             "rename the column",
         )
     try:
-        schema_for(table, coordinates=not faults, fold_case=config.case_insensitive)
+        if not faults:
+            table_recipe(config, ".".join(table.name()), table, planned=True)
+        for each in schema_for(table, coordinates=not faults, fold_case=config.case_insensitive).fields:
+            if not each.is_filled:
+                yield Finding(
+                    Level.WARNING,
+                    f"column {each.name} stays NULL: no record becomes {schema.find_type(each.name)} exactly, and one with a value "
+                    "for it is a dead letter",
+                    "nothing to change if no record holds the field",
+                )
     except TableUnfit as error:
         yield Finding(Level.REFUSED, error.what, error.command)
 
 
+def _needs_spark(config: Iceberg, table: Table) -> bool:
+    """Whether Spark writes the table."""
+    merges = config.changes is not None and not config.by_equality
+    return merges or bool(why_spark(table, unpartitioned=config.unpartitioned))
+
+
 def _changes(config: Iceberg, sql_name: str, table: Table) -> Findings:
+    """How a change finds its row, and how it is written. What a start would refuse of it is among the findings on columns."""
     schema = table.schema()
-    for name in config.identity:
+    try:
+        identity = identity_of(config, ".".join(table.name()), table)
+    except TableUnfit:
+        return
+    for name in identity:
         if name not in schema.column_names:
             yield Finding(
                 Level.REFUSED,
                 f"has no column {name}, by which `identity` says that rows are found",
                 "correct `identity` in {file}; the table has " + ", ".join(schema.column_names),
             )
-        elif not schema.find_field(name).required:
+            return
+        if not schema.find_field(name).required:
             yield Finding(
                 Level.WARNING,
                 f"{name}, which names a row, may be null in the table; a record without it becomes a dead letter",
                 f"ALTER TABLE {sql_name} ALTER COLUMN {name} SET NOT NULL, if no row lacks it",
             )
+    key = ", ".join(identity) + ("" if config.identity else ", the table's own identifier fields")
+    if config.by_equality:
+        yield from _equality(config, table, identity, key)
+    else:
+        yield Finding(Level.OK, f"Spark merges changes into it by {key}")
+        yield from _merge(sql_name, table)
+
+
+def _equality(config: Iceberg, table: Table, identity: tuple[str, ...], key: str) -> Findings:
+    whole = whole_table(config, identity, table)
+    where = "the whole table" if whole else "their partitions"
+    yield Finding(
+        Level.OK, f"workers write changes into it by {key}: new rows, and equality deletes, which count in {where}"
+    )
+    if whole and not table.spec().is_unpartitioned():
+        yield Finding(
+            Level.WARNING,
+            "Spark's `rewrite_data_files` with `remove-dangling-deletes` would remove deletes that still count, and bring rows back",
+            "compact the table with `landonce maintain {file}`, or without that option",
+        )
+    if config.inserts == "append":
+        yield Finding(Level.OK, "`inserts: append`: an insert deletes nothing, so its row must not be there yet")
+    yield Finding(
+        Level.WARNING,
+        "readers compare every row with the keys of all later deletes, and some, such as PyIceberg, refuse the table, until it is "
+        "compacted",
+        "run `landonce maintain {file}` regularly: it applies the deletes; or set `write: merge`",
+    )
+
+
+def _merge(sql_name: str, table: Table) -> Findings:
     if table.metadata.format_version == 1:
         yield Finding(
             Level.WARNING,
@@ -360,13 +413,13 @@ def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
     made = creation(config)
     schema = table_schema(declared, made)
     columns = ",\n    ".join(
-        f"`{each.name}` {_type(each.field_type)}{' NOT NULL' if each.required else ''}" for each in schema.fields
+        f"{quoted(each.name)} {_type(each.field_type)}{' NOT NULL' if each.required else ''}" for each in schema.fields
     )
     lines = [f"CREATE TABLE {sql_name}", f"(\n    {columns}\n)", "USING iceberg"]
     if config.partition_by:
         lines.append(f"PARTITIONED BY ({spelled(parse_spec(config.partition_by, schema), schema)})")
     properties = {**made.properties, "format-version": str(made.version)}
-    listed = ", ".join(f"'{name}' = '{value}'" for name, value in sorted(properties.items()))
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in sorted(properties.items()))
     lines.append(f"TBLPROPERTIES ({listed})")
     names = sorted(str(schema.find_column_name(each)) for each in schema.identifier_field_ids)
     if names:
@@ -376,7 +429,9 @@ def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
 
 def _type(type_: IcebergType) -> str:
     if isinstance(type_, StructType):
-        return f"struct<{', '.join(f'{each.name}: {_type(each.field_type)}' for each in type_.fields)}>"
+        return (
+            f"struct<{', '.join(f'{quoted_if_needed(each.name)}: {_type(each.field_type)}' for each in type_.fields)}>"
+        )
     if isinstance(type_, ListType):
         return f"array<{_type(type_.element_type)}>"
     if isinstance(type_, MapType):

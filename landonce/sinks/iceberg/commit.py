@@ -14,14 +14,26 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -35,8 +47,9 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.table.update.snapshot import _MergeAppendFiles
-from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
+from pyiceberg.typedef import EMPTY_DICT, TableVersion
+from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 from pyspark.sql import SparkSession
 
 from landonce.config.secrets import redact
@@ -44,6 +57,7 @@ from landonce.errors import ConfigError, Fenced, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
+from landonce.protocol.operate import kept_notes
 from landonce.protocol.own_ledger import OwnView
 from landonce.sinks.iceberg import spark
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
@@ -208,13 +222,29 @@ class TableBranch:
             discard,
         )
 
+    def dropping(self, table: Table, paths: Collection[str]) -> Attempt:
+        """A snapshot without these delete files, and with the same rows. It carries no mark."""
+        updates, snapshot, discard = self._snapshot(table, self.branch, (), {}, paths)
+        return Attempt(
+            (*updates, _points(table, self.branch, snapshot)),
+            (_still(table), _head_is(self.branch, self.head(table))),
+            snapshot,
+            discard,
+        )
+
     def _snapshot(
-        self, table: Table, branch: str, files: Sequence[DataFile], summary: Mapping[str, str]
+        self,
+        table: Table,
+        branch: str,
+        files: Sequence[DataFile],
+        summary: Mapping[str, str],
+        dropped: Collection[str] = (),
     ) -> tuple[tuple[TableUpdate, ...], int, Callable[[], None]]:
         """The updates that add a snapshot without moving the branch to it, its id, and what removes its metadata files."""
-        producer = _Append(Operation.APPEND, _Unchanged(table), table.io, branch, None, dict(summary))
+        producer = _Append(_operation(files), _Unchanged(table), table.io, branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
+        producer.dropped = frozenset(dropped)
         with catalog_errors(self.spec):
             updates, _ = producer._commit()
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
@@ -234,7 +264,8 @@ class TableBranch:
         owner = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"]))
         stage, paths = owner.new_name(), [each.path for each in files]
         schema = table.metadata.current_schema_id
-        staged = spark.stage(session, spec, name, stage, head, paths, how or spark.Append(), summary, schema)
+        how, io = how or spark.Append(), table.io.properties
+        staged = spark.stage(session, spec, name, stage, head, paths, how, summary, schema, io)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         return Attempt(
             (
@@ -271,31 +302,100 @@ class _Unchanged(Transaction):
         return self._table.metadata
 
 
+def _operation(files: Iterable[DataFile]) -> Operation:
+    """What a snapshot that adds these files does to the table's rows."""
+    contents = {each.content for each in files}
+    if contents <= {DataFileContent.DATA}:
+        return Operation.APPEND
+    return Operation.OVERWRITE if DataFileContent.DATA in contents else Operation.DELETE
+
+
+_EQUALITY_IDS = 135
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """PyIceberg writes manifests of data files only. Those of delete files say so, and hold the ids of key columns, which PyIceberg would
+    write as longs; Java reads them as the ints that Iceberg's specification names."""
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        """The schema of an entry."""
+        entry = super()._with_partition(format_version)
+        return Schema(*(_with_short_ids(each) for each in entry.fields))
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def _with_short_ids(field: NestedField) -> NestedField:
+    kind = field.field_type
+    if isinstance(kind, StructType):
+        return field.model_copy(update={"field_type": StructType(*map(_with_short_ids, kind.fields))})
+    if field.field_id == _EQUALITY_IDS and isinstance(kind, ListType):
+        return field.model_copy(update={"field_type": kind.model_copy(update={"element_type": IntegerType()})})
+    return field
+
+
 class _Append(_MergeAppendFiles):
-    """PyIceberg's append, with files of more than one partition spec, and with small manifests merged unless the table
-    forbids it: otherwise every commit would take a little longer than the one before."""
+    """PyIceberg's append, with files of more than one partition spec, with delete files, and with small manifests merged unless
+    the table forbids it: otherwise every commit would take a little longer than the one before."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         merging = self._transaction.table_metadata.properties.get("commit.manifest-merge.enabled", "true")
         self._merge_enabled = str(merging).lower() == "true"
+        self.dropped: frozenset[str] = frozenset()
+        """The paths of delete files that the snapshot leaves out."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        found = super()._existing_manifests()
+        if not self.dropped:
+            return found
+        return [left for each in found for left in self._without_dropped(each)]
+
+    def _without_dropped(self, manifest: ManifestFile) -> tuple[ManifestFile, ...]:
+        """The manifest, or one in its place that says which of its files are dropped by this snapshot."""
+        if manifest.content != ManifestContent.DELETES:
+            return (manifest,)
+        entries = self.fetch_manifest_entry(manifest, discard_deleted=True)
+        if not any(each.data_file.file_path in self.dropped for each in entries):
+            return (manifest,)
+        with self.new_deletes_writer(self.spec(manifest.partition_spec_id)) as writer:
+            for each in entries:
+                if each.data_file.file_path in self.dropped:
+                    writer.delete(each)
+                    self._deleted_data_files.add(each.data_file)
+                else:
+                    writer.existing(each)
+        return (writer.to_manifest_file(),)
 
     def _manifests(self) -> list[ManifestFile]:
-        by_spec: dict[int, list[DataFile]] = {}
+        alike: dict[tuple[bool, int], list[DataFile]] = {}
         for each in self._added_data_files:
-            by_spec.setdefault(each.spec_id, []).append(each)
-        added = [self._manifest(spec_id, files) for spec_id, files in sorted(by_spec.items())]
+            alike.setdefault((each.content is not DataFileContent.DATA, each.spec_id), []).append(each)
+        added = [self._manifest(deletes, spec_id, files) for (deletes, spec_id), files in sorted(alike.items())]
         return self._process_manifests(added + self._existing_manifests())
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Manifests of a former spec that PyIceberg cannot write are kept as they are: the spec's column may be gone."""
         schema, specs = self.schema(), self._transaction.table_metadata.specs()
         kept = {number for number, spec in specs.items() if unwritable(schema, spec)}
-        merged = super()._process_manifests([each for each in manifests if each.partition_spec_id not in kept])
-        return merged + [each for each in manifests if each.partition_spec_id in kept]
+        ours = [each for each in manifests if each.partition_spec_id not in kept]
+        of_data = [each for each in ours if each.content == ManifestContent.DATA]
+        of_deletes = [each for each in ours if each.content == ManifestContent.DELETES]
+        merging = self._target_size_bytes, self._min_count_to_merge, self._merge_enabled
+        return [
+            *super()._process_manifests(of_data),
+            *_ManifestMergeManager(*merging, _DeletesOf(self)).merge_manifests(of_deletes),  # type: ignore[arg-type]
+            *(each for each in manifests if each.partition_spec_id in kept),
+        ]
 
-    def _manifest(self, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
-        with self.new_manifest_writer(self.spec(spec_id)) as writer:
+    def _manifest(self, deletes: bool, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
+        writing = self.new_deletes_writer if deletes else self.new_manifest_writer
+        with writing(self.spec(spec_id)) as writer:
             for each in files:
                 writer.add(
                     ManifestEntry.from_args(
@@ -308,18 +408,27 @@ class _Append(_MergeAppendFiles):
                 )
         return writer.to_manifest_file()
 
+    def new_deletes_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        output = self.new_manifest_output()
+        return _DeletesWriter(spec, self.schema(), output, self._snapshot_id, self._compression)
+
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """Leaves out single partitions: PyIceberg would write them by the default spec, which need not be that of the
         files, and it cannot write every year."""
         collector = SnapshotSummaryCollector()
         for each in self._added_data_files:
             collector.metrics.add_file(each)
+        for each in self._deleted_data_files:
+            collector.metrics.remove_file(each)
         metadata, parent = self._transaction.table_metadata, self._parent_snapshot_id
         previous = metadata.snapshot_by_id(parent) if parent is not None else None
-        return update_snapshot_summaries(
+        summary = update_snapshot_summaries(
             summary=Summary(operation=self._operation, **collector.build(), **snapshot_properties),
             previous_summary=previous.summary if previous is not None else None,
         )
+        if self.dropped:  # the totals of a replacement are not what PyIceberg adds up
+            return Summary(operation=Operation.REPLACE, **summary.additional_properties)
+        return summary
 
     def discard(self) -> None:
         """Deletes the metadata files of an attempt that was refused."""
@@ -328,6 +437,26 @@ class _Append(_MergeAppendFiles):
                 self._io.delete(path)
             except OSError:
                 continue
+
+
+@dataclass(frozen=True)
+class _DeletesOf:
+    """What merging manifests asks of a snapshot, with manifests of delete files."""
+
+    producer: _Append
+
+    @property
+    def snapshot_id(self) -> int:
+        return self.producer.snapshot_id
+
+    def spec(self, spec_id: int) -> PartitionSpec:
+        return self.producer.spec(spec_id)
+
+    def fetch_manifest_entry(self, manifest: ManifestFile, discard_deleted: bool = True) -> list[ManifestEntry]:
+        return self.producer.fetch_manifest_entry(manifest, discard_deleted)
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        return self.producer.new_deletes_writer(spec)
 
 
 def _still(table: Table) -> AssertTableUUID:
@@ -389,16 +518,19 @@ class IcebergTable(MarkedTable[WrittenFile]):
         valid_through: int | None = None,
         note: Note | None = None,
     ) -> tuple[Verdict, OwnView]:
-        build, summary = self._building(files), to_summary(mark, valid_through)
+        build = self._building(files)
+
+        def attempt(seen: Table) -> Attempt:
+            summary = to_summary(replace(mark, commit=str(uuid.uuid4())), valid_through)
+            return build(seen, summary, self._noted(seen, note))
+
         self.place.ensure_branch()
-        judged, table = self.place.commit(
-            lambda seen: judge(self._look(seen)), lambda seen: build(seen, summary, self._noted(seen, note))
-        )
+        judged, table = self.place.commit(lambda seen: judge(self._look(seen)), attempt)
         return judged, self._look(table)
 
     def journal(self) -> tuple[Note, ...]:
         table = self.place.find()
-        return () if table is None else tuple(Note(*each) for each in self._notes(table))
+        return () if table is None else self._notes(table)
 
     def _appending(self, files: tuple[WrittenFile, ...]) -> Build:
         data = [each for each in files if isinstance(each, DataFile)]
@@ -411,13 +543,13 @@ class IcebergTable(MarkedTable[WrittenFile]):
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:
             return {}
-        notes = [*self._notes(table), [note.at, note.action, note.detail]]
+        notes = [[each.at, each.action, each.detail] for each in kept_notes((*self._notes(table), note), _KEPT_NOTES)]
         name = journal_name(self.place.pipeline, self.place.branch)
-        return {name: json.dumps(notes[-_KEPT_NOTES:], separators=(",", ":"))}
+        return {name: json.dumps(notes, separators=(",", ":"))}
 
-    def _notes(self, table: Table) -> list[list[str]]:
+    def _notes(self, table: Table) -> tuple[Note, ...]:
         name = journal_name(self.place.pipeline, self.place.branch)
-        return list(json.loads(table.metadata.properties.get(name, "[]")))
+        return tuple(Note(*each) for each in json.loads(table.metadata.properties.get(name, "[]")))
 
 
 def empty(place: TableBranch) -> Build:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform, remember_secrets
-from landonce.config.part import Part, SecretUrl
+from landonce.config.part import Part, SecretUrl, url_beside
 from landonce.errors import ConfigError
 from landonce.packages import require
-from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
+from landonce.sinks.section import Changes, LedgerPlace, RoutedSection, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.sink import IcebergSink
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 def _as_text(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _as_text(value) if isinstance(value, Mapping) else str(value) for name, value in properties.items()}
+
+
+def _files_beside(ssl: Any, folder: Path) -> Any:
+    """PyIceberg's `ssl`: `cabundle` and `client` are files, but `cabundle` may also say that nothing is verified."""
+    if isinstance(ssl, Mapping):
+        return {name: _files_beside(value, folder) for name, value in ssl.items()}
+    return str(folder / ssl) if isinstance(ssl, str) else ssl
 
 
 class Catalog(Part):
@@ -59,38 +66,21 @@ class Catalog(Part):
         return properties
 
     def beside(self, folder: Path) -> Catalog:
-        """The default catalog is in the folder of the pipeline file."""
+        """The default catalog is in the folder of the pipeline file, where files of certificates are looked for, too."""
         if self.uri is not None or self.type != "sql":
-            return self
+            ssl = (self.model_extra or {}).get("ssl")
+            uri = SecretStr(url_beside(self.uri.get_secret_value(), folder)) if self.uri is not None else None
+            return self.model_copy(update={"uri": uri, **({"ssl": _files_beside(ssl, folder)} if ssl else {})})
         lake = folder / "lake"
         uri = SecretStr(f"sqlite:///{lake / 'catalog.db'}")
         return self.model_copy(update={"uri": uri, "warehouse": f"file://{lake}"})
 
 
-class Routed(Part):
-    """One table of a fan-out. It takes records whose routing field meets its condition; without one, every record."""
-
-    table: str = Field(min_length=1)
-    equals: tuple[str, ...] = ()
-    match: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_value(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("equals"), str):
-            return {**given, "equals": (given["equals"],)}
-        return given
-
-
-class Iceberg(TableSection):
+class Iceberg(RoutedSection):
     """Tables of Apache Iceberg: one, several, or one per value of a field."""
 
     keeps_position: ClassVar[str] = "with `landonce.iceberg` the position is kept in the table itself, with its rows"
     catalog: Catalog = Catalog()
-    table: str | None = None
-    """`db.events`, or `db.{kind}` for one table per value of the record's field `kind`."""
-    tables: tuple[Routed, ...] = ()
-    route_field: str | None = None
     branch: str = "main"
     create: bool = False
     partition_by: tuple[str, ...] = ()
@@ -102,6 +92,10 @@ class Iceberg(TableSection):
     unpartitioned: bool = False
     rollback: Literal["follow", "refuse"] = "follow"
     changes: Changes | None = None
+    write: Literal["merge", "equality"] = "merge"
+    """How changes are written: by Spark's MERGE, or by the workers, as new rows and equality deletes."""
+    inserts: Literal["upsert", "append"] = "upsert"
+    """With `write: equality`: whether an insert replaces a row of its identity, or is trusted to be the first one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -113,22 +107,41 @@ class Iceberg(TableSection):
 
     @model_validator(mode="after")
     def _sound(self) -> Iceberg:
-        for name in (self.table or "x.y", *(each.table for each in self.tables)):
+        for name in self.names:
             if "." not in name.strip("."):
                 raise ValueError(f"table: {name!r} needs a namespace, for example db.{name}")
-        if (self.table is None) == (not self.tables):
-            raise ValueError("name one `table`, or a list of `tables`")
-        if any(each.equals or each.match for each in self.tables) and self.route_field is None:
-            raise ValueError("tables: `equals` and `match` need a `route_field`")
-        if self.route_field is not None and not self.tables:
-            raise ValueError(
-                "route_field: goes with a list of `tables`; for one table per value write `table: db.{field}`"
-            )
         if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
             raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
-        if self.changes is not None and not self.identity:
-            raise ValueError("changes: rows are found by `identity`, the fields that name one row; it is missing")
+        if self.changes is not None and not self.identity and self.create:
+            raise ValueError(
+                "changes: a table that is created needs `identity`, the fields that name one row; it is missing"
+            )
+        self._check_write()
         return self
+
+    def _check_write(self) -> None:
+        """Raises for ways to write that do not go together."""
+        if self.write == "equality" and self.changes is None:
+            raise ValueError("write: equality is a way to write changes, and the file has no `changes`")
+        if self.inserts == "append":
+            if self.write != "equality":
+                raise ValueError("inserts: append goes with `write: equality` only")
+            if self.changes is not None and self.changes.mode == "upsert":
+                raise ValueError(
+                    "inserts: append needs records that say which of them are inserts; with `upsert`, none does"
+                )
+        if self.write == "equality":
+            for name, taken in (("format-version", "2"), ("write.format.default", "parquet")):
+                given = str(self.properties.get(name, taken)).lower()
+                if given != taken:
+                    raise ValueError(
+                        f"write: equality writes tables with {name} {taken}, and `properties` says {given}"
+                    )
+
+    @property
+    def by_equality(self) -> bool:
+        """Whether workers write changes themselves, as new rows and equality deletes."""
+        return self.changes is not None and self.write == "equality"
 
     def beside(self, folder: Path) -> Iceberg:
         return self.model_copy(update={"catalog": self.catalog.beside(folder)})
@@ -140,10 +153,6 @@ class Iceberg(TableSection):
     def ledger_place(self, *, named: bool) -> LedgerPlace:
         return LedgerPlace.IN_COMMIT if self.one_table and not named else LedgerPlace.OUTSIDE
 
-    @property
-    def needs_json(self) -> str:
-        return "changes" if self.changes is not None else "evolve" if self.evolve else ""
-
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
         del ledger
         if not transform.empty and (self.changes is not None or self.evolve):
@@ -154,11 +163,6 @@ class Iceberg(TableSection):
         from landonce.sinks.iceberg.sink import IcebergSink
 
         return IcebergSink.of(self, pipeline)
-
-    @property
-    def one_table(self) -> bool:
-        """Whether the file names exactly one table. It is its own ledger, unless the file names a ledger."""
-        return self.table is not None and "{" not in self.table
 
 
 def iceberg(

@@ -19,6 +19,7 @@ from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Build, IcebergTable, TableBranch, by_pyiceberg, check_visible
+from landonce.sinks.iceberg.deletes import between_blocks, require_equality, require_same_specs, whole_table
 from landonce.sinks.iceberg.files import StagedFile, WrittenFile
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.sink import IcebergSink
@@ -28,6 +29,7 @@ from landonce.sinks.iceberg.table import (
     create_table,
     creation,
     ensure_unpartitioned_spec,
+    identity_of,
     layout,
     no_table,
     require_spec,
@@ -39,7 +41,6 @@ from landonce.sinks.iceberg.types import COLUMNS
 from landonce.sinks.iceberg.worker import (
     FileRecipe,
     TableRecipe,
-    Wants,
     planned_recipe,
     table_fingerprint,
     table_recipe,
@@ -47,6 +48,7 @@ from landonce.sinks.iceberg.worker import (
 from landonce.sinks.parts import Parts
 from landonce.sinks.run import Columns, Run, SparkNeeds, run_of
 from landonce.sinks.snapshot import OpenSnapshot
+from landonce.sinks.worker import Wants
 
 _Answer = TypeVar("_Answer")
 _AT_ONCE = 8
@@ -124,7 +126,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         given = self._config.properties
         other = any(as_text(given.get(name, values[0])) not in values for name, values in usual.items())
         staged = any(each.scratch is not None for each in (*self.recipe.tables, *self._planned))
-        by_spark = self._config.changes is not None or other or staged
+        by_spark = (self._config.changes is not None and not self._config.by_equality) or other or staged
         unknown = self._missing and not self._planned and bool(given or self._config.partition_by)
         open_ended = self._sink.routing.template is not None
         conf = self._sink.spark_conf() if by_spark or open_ended or unknown else {}
@@ -250,19 +252,28 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
     def _admit(self, name: str, table: Table) -> None:
         """Adds an existing table to those that workers write for. Raises if it does not fit the file."""
         require_spec(self._config, name, table)
-        if self._config.unpartitioned:
-            if updates := ensure_unpartitioned_spec(table):
-                self._place(name).send(table, Attempt(updates, (), 0))
-            table = self._place(name).load()
+        table = self._prepared(name, table)
         if name not in self._opened:
             self._new.add(name)
         self._update_recipe(name, table)
         self._drop_old_stages(name, table)
 
+    def _prepared(self, name: str, table: Table) -> Table:
+        """The table with a spec without fields, if workers write files without partition values: all of them, or those of deletes."""
+        config, without = self._config, self._config.unpartitioned
+        if config.by_equality:
+            require_equality(config, name, table)
+            without = whole_table(config, identity_of(config, name, table), table)
+        if not without:
+            return table
+        if updates := ensure_unpartitioned_spec(table):
+            self._place(name).send(table, Attempt(updates, (), 0))
+        return self._place(name).load()
+
     def _refresh(self, name: str, table: Table) -> None:
         """Others may have changed the table's columns, properties or file format, and temporary credentials expire."""
         if name in self._opened and table_fingerprint(table) != table_fingerprint(self._opened[name]):
-            self._update_recipe(name, table)
+            self._update_recipe(name, self._prepared(name, table))
 
     def _update_recipe(self, name: str, table: Table) -> None:
         declared = self.run.landing if self.run.query is None else None
@@ -323,11 +334,16 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         staged = [each for each in files if isinstance(each, StagedFile)]
         if data:
             check_visible(name, self._opened[name].io, data)
+        equality = next((each.equality for each in self.recipe.tables if each.name == name), None)
+        if equality is not None:
+            data += between_blocks(name, self._opened[name], equality.identity, data)
 
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = {each.spec_id for each in data}
                 require_unchanged(name, self._opened[name], table, specs=specs, by_name=bool(staged))
+            if equality is not None and data:
+                require_same_specs(name, self._opened[name], table)
             if staged or (not data and (by_spark or not by_pyiceberg(table))):
                 return place.staging(table, staged, summary, properties, self._how(name, staged))
             return place.appending(table, data, summary, properties)
@@ -338,9 +354,10 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         """An append has to write every staged row. A row that changes keeps the values of columns that the pipeline does not fill."""
         if self._config.changes is None:
             return Append(sum(each.rows for each in files))
-        mine = {each.name for each in self.recipe.by_name()[name].schema.fields} | set(COLUMNS)
+        recipe = self.recipe.by_name()[name]
+        mine = {each.name for each in recipe.schema.fields if each.is_filled} | set(COLUMNS)
         columns = self._opened[name].schema().column_names
-        return Merge(self._config.identity, tuple(each for each in columns if each in mine))
+        return Merge(recipe.identity, tuple(each for each in columns if each in mine))
 
     def _drop_old_stages(self, name: str, table: Table) -> None:
         if left_behind(table.metadata.refs, self._sink.pipeline, self._epoch):

@@ -1,4 +1,4 @@
-"""Files that workers write: a table's own data files, and rows that wait for Spark's own writer.
+"""Files that workers write: a table's own data files and equality deletes, and rows that wait for Spark's own writer.
 
 A file is written once, under a new name that says which pipeline, epoch, batch and block wrote it. It becomes part of the table
 only when the driver commits it. A task that dies or runs twice leaves orphans, which `maintain` can tell from files in flight.
@@ -49,10 +49,10 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, DoubleType, FloatType, PrimitiveType, StringType
 
-from landonce.config.secrets import redact
-from landonce.errors import TableUnfit, TargetRefused, TargetUnavailable
+from landonce.errors import TableUnfit
 from landonce.read.schema.fields import is_uuid
 from landonce.sinks.iceberg.partitions import Path, at_path, by_partition, path_of
+from landonce.sinks.iceberg.storage import not_written
 from landonce.sinks.iceberg.table import TableShape
 from landonce.sinks.snapshot import Origin
 
@@ -113,9 +113,11 @@ class _Key(PartitionKey):
         )
 
 
-def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[DataFile, ...]:
+def write_files(
+    shape: TableShape, rows: pa.Table, origin: Origin, equality: tuple[int, ...] = ()
+) -> tuple[DataFile, ...]:
     """Writes all the rows, and returns the files that hold them: as many for each partition as the target size asks for. Columns are
-    matched by name."""
+    matched by name. `equality`: the rows are equality deletes, by the columns with these field ids."""
     if rows.num_rows == 0:
         return ()
     target = _target(shape)
@@ -126,14 +128,12 @@ def write_files(shape: TableShape, rows: pa.Table, origin: Origin) -> tuple[Data
         for record, part in by_partition(target.spec, target.schema, table):
             start = 0
             while start < part.num_rows:
-                files.append(_write_one(target, record, part.slice(start), origin, options))
+                files.append(_write_one(target, record, part.slice(start), origin, options, equality))
                 start += files[-1].record_count
-    except PermissionError as error:
-        raise TargetRefused(f"{target.name}: the storage refused a file: {redact(str(error))}") from None
     except pa.ArrowInvalid:
         raise TableUnfit(f"{target.name}: a row does not fit its schema.", safe="Nothing was committed.") from None
     except OSError as error:
-        raise TargetUnavailable(f"{target.name}: the storage did not take a file: {redact(str(error))}") from None
+        raise not_written(error, target.name) from None
     return tuple(files)
 
 
@@ -283,7 +283,14 @@ def _repeating(rows: pa.Table) -> Iterator[str]:
             yield name
 
 
-def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, options: dict[str, Any]) -> DataFile:
+def _write_one(
+    target: _Target,
+    record: Record,
+    rows: pa.Table,
+    origin: Origin,
+    options: dict[str, Any],
+    equality: tuple[int, ...],
+) -> DataFile:
     """Writes as many of the first rows of a partition as make a file of the target size. The first row group shows how well they
     compress."""
     void = all(isinstance(each.transform, VoidTransform) for each in target.spec.fields)
@@ -303,13 +310,13 @@ def _write_one(target: _Target, record: Record, rows: pa.Table, origin: Origin, 
     held = rows.slice(0, written)
     nans = {number: pc.sum(pc.is_nan(at_path(held, where))).as_py() or 0 for number, where in target.floats}
     data_file = DataFile.from_args(
-        content=DataFileContent.DATA,
+        content=DataFileContent.EQUALITY_DELETES if equality else DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=record,
         file_size_in_bytes=size,
         sort_order_id=None,
-        equality_ids=None,
+        equality_ids=list(equality) or None,
         key_metadata=None,
         **measured(writer.writer.metadata, target.plan, nans),
     )
@@ -437,14 +444,8 @@ class Scratch:
         try:
             with self._open().new_output(path).create() as stream:
                 pq.write_table(plain(rows), stream, compression="lz4", metadata_collector=footers)
-        except PermissionError as error:
-            raise TargetRefused(
-                f"the storage refused a file: {redact(str(error))}",
-                safe="Nothing was committed.",
-                command="give landonce the right to read and write the warehouse",
-            ) from None
         except OSError as error:
-            raise TargetUnavailable(f"the storage did not take a file: {redact(str(error))}") from None
+            raise not_written(error) from None
         return StagedFile(path, sum(each.num_rows for each in footers))
 
     def remove(self, files: Iterable[StagedFile]) -> None:

@@ -1,7 +1,7 @@
 """What Iceberg tables hold, for an audit, each at one snapshot of a branch that is pinned when the audit opens the table. Read-only.
 
-Every live file is read once, only its coordinates, without the rows that position deletes or deletion vectors remove, into an index of
-offsets. If records change rows, all keys are held in memory at once, in columns. Of values some thousand rows are read at a time: the
+Every live file is read once, only its coordinates, without the rows that position deletes, deletion vectors or equality deletes remove,
+into an index of offsets. If records change rows, all keys are held in memory at once, in columns. Of values some thousand rows are read at a time: the
 coordinates say which file holds which offsets, and of a Parquet file only the row groups are read whose statistics match the range; ORC
 and Avro files are read whole for every range that they overlap.
 """
@@ -24,7 +24,7 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import Changes
 from landonce.read.route import Routing
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import ANY_RECORD, Schema
 from landonce.sinks.audit import (
     LAST,
     OFFSET,
@@ -48,12 +48,11 @@ from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.held_files import COORDINATES, LiveFile, PinnedTable
 from landonce.sinks.iceberg.marks import copy_name
 from landonce.sinks.iceberg.sink import IcebergSink
+from landonce.sinks.iceberg.table import identity_of
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_recipe
 from landonce.sinks.parts import Parts
 
 _TOPIC, _NUMBER, _OFFSET = COORDINATES
-_ANY = Schema((Field("__landonce_any", pa.string()),))
-"""Any record."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class IcebergTables(HeldTables):
     def routing(self) -> Routing:
         return self.sink.routing
 
-    @property
-    def identity(self) -> tuple[str, ...]:
-        return self.sink.config.identity
+    def identity(self, table: str) -> tuple[str, ...]:
+        there = self._load(table)
+        return identity_of(self.sink.config, table, there) if there is not None else self.sink.config.identity
 
     @property
     def changes(self) -> Changes | None:
@@ -92,9 +91,9 @@ class IcebergTables(HeldTables):
 
     def open(self, table: str) -> Held | HeldKeys:
         """A missing table holds nothing, with or without keys."""
-        pinned = PinnedTable(self.sink.spec, table, self.sink.config.branch, self.sink.catalog)
+        pinned = PinnedTable.load(self.sink.spec, table, self.sink.config.branch, self.sink.catalog)
         if self.sink.config.changes is not None and self._load(table) is not None:
-            return IcebergKeys(pinned, self.identity)
+            return IcebergKeys(pinned, self.identity(table))
         return IcebergRows(pinned)
 
     def schema(self, table: str) -> Schema | None:
@@ -104,7 +103,7 @@ class IcebergTables(HeldTables):
     def lost(self, table: str) -> Schema | None:
         """A missing table that should exist accepts anything."""
         should = self.sink.config.create or table in self.sink.static
-        return declared_schema(self.parts.config) or _ANY if should else None
+        return declared_schema(self.parts.config) or ANY_RECORD if should else None
 
     def _ours(self, table: str) -> bool:
         there = self._load(table)
@@ -117,7 +116,7 @@ class IcebergTables(HeldTables):
     def _recipe(self, table: str) -> TableRecipe | None:
         there = self._load(table)
         landing = landing_schema(self.parts.config)
-        return table_recipe(self.sink.config, table, there, landing) if there is not None else None
+        return table_recipe(self.sink.config, table, there, landing, planned=True) if there is not None else None
 
     def _load(self, table: str) -> Table | None:
         if table not in self._loaded:

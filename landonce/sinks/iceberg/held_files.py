@@ -24,6 +24,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -40,6 +41,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.puffin import PuffinFile
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IcebergType, ListType, LongType, MapType, NestedField, StringType, StructType
 from pyroaring import BitMap64
 
@@ -51,6 +53,8 @@ from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors, read_dou
 COORDINATES = ("_topic", "_kafka_partition", "_offset")
 """Iceberg's readers have their own column `_partition`."""
 Positions = npt.NDArray[np.int64]
+Scope = tuple[int, Record] | None
+"""Where equality deletes count: in one partition of one spec, or in the whole table."""
 MayHold = Callable[[pq.RowGroupMetaData], bool]
 """Whether a row group of Parquet may hold wanted rows, by its statistics."""
 _NONE: Positions = np.empty(0, np.int64)
@@ -85,14 +89,18 @@ class Projected:
 class PinnedTable:
     """A missing table or branch has no rows; `notes` say so."""
 
-    def __init__(
-        self, spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None
-    ) -> None:
-        self.name, self._branch = identifier, branch
-        self._table: Table | None = None
+    def __init__(self, identifier: str, table: Table | None, branch: str = "main") -> None:
+        self.name, self._table, self._branch = identifier, table, branch
+        self._snapshot = table.metadata.snapshot_by_name(branch) if table is not None else None
+        self._unequal: dict[tuple[str, int], BitMap64] = {}
+
+    @staticmethod
+    def load(spec: CatalogSpec, identifier: str, branch: str = "main", catalog: Catalog | None = None) -> PinnedTable:
+        """As it is now."""
+        table: Table | None = None
         with catalog_errors(spec), suppress(NoSuchTableError):
-            self._table = (catalog or spec.open()).load_table(identifier)
-        self._snapshot = self._table.metadata.snapshot_by_name(branch) if self._table is not None else None
+            table = (catalog or spec.open()).load_table(identifier)
+        return PinnedTable(identifier, table, branch)
 
     @cached_property
     def _live(self) -> tuple[LiveFile, ...]:
@@ -107,15 +115,11 @@ class PinnedTable:
                     by = entry.snapshot_id or manifest.added_snapshot_id or 0
                     reference = Reference(by, times.get(by), manifest.manifest_path)
                     found.append(LiveFile(entry.data_file, entry.sequence_number or 0, reference))
-        equality = [each for each in found if each.file.content == DataFileContent.EQUALITY_DELETES]
-        if equality:
-            raise TableUnfit(
-                f"{'.'.join(table.name())} has {len(equality)} equality delete files, the first of them added by snapshot "
-                f"{equality[0].reference.snapshot}: landonce writes none and cannot read them, so it does not know which rows count.",
-                safe="An audit changes nothing.",
-                command="rewrite the table's data files with the deletes applied (Spark: rewrite_data_files), then verify again",
-            )
         return tuple(found)
+
+    @property
+    def has_equality_deletes(self) -> bool:
+        return bool(self._of(DataFileContent.EQUALITY_DELETES))
 
     @property
     def _data(self) -> list[LiveFile]:
@@ -169,17 +173,49 @@ class PinnedTable:
             return ()
         return (f"{self.name}: rolled back and not in the branch's history any more: snapshot {_described(undone)}.",)
 
+    def _of(self, content: DataFileContent) -> list[LiveFile]:
+        """The delete files of one kind, each once."""
+        return list({each.file.file_path: each for each in self._live if each.file.content == content}.values())
+
     @cached_property
     def _deletes(self) -> dict[str, list[tuple[int, BitMap64]]]:
         """By data file: the sequence number of each delete file for it, and the positions that it deletes."""
         assert self._table is not None
         found: dict[str, list[tuple[int, BitMap64]]] = defaultdict(list)
-        files = {each.file.file_path: each for each in self._live if each.file.content != DataFileContent.DATA}
         with self._reading("its deletes"):
-            for each in files.values():
+            for each in self._of(DataFileContent.POSITION_DELETES):
                 for path, positions in _read_deletes(self._table.io, each.file).items():
                     found[path].append((each.sequence, positions))
         return found
+
+    @cached_property
+    def _equality(self) -> dict[tuple[Scope, tuple[int, ...]], _DeletedKeys]:
+        """The keys that equality deletes name, by where they count and by the columns that they compare."""
+        assert self._table is not None
+        alike: dict[tuple[Scope, tuple[int, ...]], list[LiveFile]] = defaultdict(list)
+        for each in self._of(DataFileContent.EQUALITY_DELETES):
+            spec = self._table.specs()[each.file.spec_id]
+            scope = None if spec.is_unpartitioned() else (each.file.spec_id, each.file.partition)
+            alike[scope, tuple(sorted(each.file.equality_ids or ()))].append(each)
+        with self._reading("its equality deletes"):
+            return {
+                where: _DeletedKeys.read(self._table.io, self._key_columns(where[1]), files)
+                for where, files in alike.items()
+            }
+
+    def _key_columns(self, ids: Iterable[int]) -> _FileColumns:
+        """Columns by their ids. One that was dropped since still counts."""
+        assert self._table is not None
+        schemas = [self._schema(), *sorted(self._table.schemas().values(), key=lambda each: -each.schema_id)]
+        fields = []
+        for number in ids:
+            known = next((each.find_field(number) for each in schemas if number in each.field_ids), None)
+            if known is None:
+                raise ValueError(f"no schema of the table has the column number {number}")
+            fields.append(known)
+        if not fields:
+            raise ValueError("a file of equality deletes does not say which columns it compares")
+        return _FileColumns(Schema(*fields), self._table.metadata.name_mapping())
 
     def _deleted(self, live: LiveFile) -> Positions:
         """The positions of the entry's deleted rows, in order."""
@@ -187,7 +223,24 @@ class PinnedTable:
         for sequence, positions in self._deletes.get(live.file.file_path, ()):
             if sequence >= live.sequence:
                 union |= positions
+        union |= self._deleted_by_key(live)
         return np.array(union.to_array(), np.int64)
+
+    def _deleted_by_key(self, live: LiveFile) -> BitMap64:
+        """The positions of rows that later commits deleted by their keys."""
+        assert self._table is not None
+        entry = live.file.file_path, live.sequence
+        if entry not in self._unequal:
+            found, scopes = BitMap64(), (None, (live.file.spec_id, live.file.partition))
+            for (scope, ids), keys in self._equality.items():
+                if scope not in scopes or keys.newest <= live.sequence:
+                    continue
+                first = 0
+                for batch in self._key_columns(ids).flat(self._table.io, live.file):
+                    found |= BitMap64((first + keys.gone(batch, live.sequence)).astype(np.uint64))
+                    first += batch.num_rows
+            self._unequal[entry] = found
+        return self._unequal[entry]
 
     def _columns(self, names: Sequence[str]) -> _FileColumns:
         assert self._table is not None
@@ -255,6 +308,47 @@ def _read_deletes(io: FileIO, file: DataFile) -> dict[str, BitMap64]:
         for at, path in enumerate(paths.dictionary.to_pylist()):
             add(path, batch.column("pos").filter(pa.array(indices == at)))
     return found
+
+
+class _DeletedKeys:
+    """Keys, and for each of them the sequence number of the last commit that deleted it. Null is a key like any other."""
+
+    def __init__(self, keys: pa.Table, sequences: Positions) -> None:
+        self.newest = int(sequences.max(initial=0))
+        self._columns: list[tuple[pa.Array, Positions]] = []
+        """Of each column the values that occur, and which of them occur together with the columns before."""
+        codes = np.zeros(keys.num_rows, np.int64)
+        for column in keys.columns:
+            values = _storage_of(column).unique()
+            both = codes * len(values) + pc.index_in(_storage_of(column), values).to_numpy().astype(np.int64)
+            together = np.unique(both)
+            self._columns.append((values, together))
+            codes = np.searchsorted(together, both)
+        self._last = np.zeros(codes.max(initial=-1) + 1, np.int64)
+        np.maximum.at(self._last, codes, sequences)
+
+    @staticmethod
+    def read(io: FileIO, columns: _FileColumns, files: Sequence[LiveFile]) -> _DeletedKeys:
+        read = [(batch, each.sequence) for each in files for batch in columns.flat(io, each.file)]
+        sequences = [np.full(batch.num_rows, sequence, np.int64) for batch, sequence in read]
+        empty = schema_to_pyarrow(columns.schema, include_field_ids=False).empty_table()
+        keys = pa.Table.from_batches([batch for batch, _ in read]) if read else empty
+        return _DeletedKeys(keys, np.concatenate([_NONE, *sequences]))
+
+    def gone(self, rows: pa.RecordBatch, sequence: int) -> Positions:
+        """Which rows of a file with this sequence number are deleted."""
+        codes, known = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
+        for column, (values, together) in zip(rows.columns, self._columns, strict=True):
+            inner = pc.index_in(_storage_of(column), values)
+            both = codes * len(values) + inner.fill_null(0).to_numpy()
+            codes = np.minimum(np.searchsorted(together, both), len(together) - 1)
+            known &= np.asarray(inner.is_valid().to_numpy(zero_copy_only=False), np.bool_) & (together[codes] == both)
+        return np.flatnonzero(known & (self._last[codes] > sequence)).astype(np.int64)
+
+
+def _storage_of(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole.storage if isinstance(whole, pa.ExtensionArray) else whole
 
 
 @dataclass(frozen=True)

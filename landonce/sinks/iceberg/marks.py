@@ -9,9 +9,11 @@ landonce.started         JSON: topic → partition → the pipeline's position b
 landonce.landed          JSON: topic → partition → the offset of the last row that the table got
 landonce.labels          JSON: topic → what `_topic` holds for it, where that is not its name
 landonce.totals          JSON: [landed, dead-lettered, filtered]
+landonce.lately          JSON: the same of the last batches, if they were beyond the limit of dead letters
 landonce.behind          "true" while a table that was rolled back is being filled up again
 landonce.letters         JSON: the batch's dead-letter files
 landonce.letters-in      their folder
+landonce.commit-id       of this commit alone: every attempt to commit has another one
 landonce.valid-through   every record up to this moment is in: the minimum, over all partitions, of the latest timestamp
                          that was read. Absent if a partition had no record in the batch
 
@@ -28,6 +30,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg import expressions
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -38,6 +43,7 @@ from landonce.protocol.ledger import LedgerState, Position, Totals
 from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
+from landonce.sinks.iceberg.held_files import PinnedTable
 from landonce.sinks.iceberg.types import COLUMNS, OFFSET, PARTITION, TOPIC
 from landonce.sinks.snapshot import origin_of
 
@@ -78,10 +84,14 @@ def to_summary(mark: Mark, valid_through: int | None = None) -> dict[str, str]:
         "position": _json(_nested((each, [at.first, at.committed]) for each, at in state.positions)),
         "started": _json(_nested(mark.started)),
         "landed": _json(_nested(mark.tops)),
-        "totals": _json([state.totals.landed, state.totals.dead_lettered, state.totals.filtered]),
+        "totals": _json(state.totals.listed),
     }
+    if mark.commit:
+        values["commit-id"] = mark.commit
     if state.labels:
         values["labels"] = _json(dict(state.labels))
+    if state.lately.read:
+        values["lately"] = _json(state.lately.listed)
     if mark.behind:
         values["behind"] = "true"
     if mark.letters:
@@ -155,6 +165,7 @@ def _read(summary: Mapping[str, Any], snapshot: int) -> Mark:
         batch=int(summary["batch"]),
         totals=Totals(*json.loads(summary["totals"])),
         labels=tuple(sorted(json.loads(summary.get("labels", "{}")).items())),
+        lately=Totals(*json.loads(summary.get("lately", "[]"))),
     )
     return Mark(
         state=state,
@@ -164,6 +175,7 @@ def _read(summary: Mapping[str, Any], snapshot: int) -> Mark:
         letters=tuple(json.loads(summary.get("letters", "[]"))),
         letters_in=summary.get("letters-in", ""),
         tops=tuple(sorted(_flat(json.loads(summary["landed"])))),
+        commit=summary.get("commit-id", ""),
     )
 
 
@@ -200,8 +212,7 @@ def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
     ref = branch if branch in table.metadata.refs else MAIN_BRANCH
     if ref not in table.metadata.refs or not _has_coordinates(table):
         return False
-    scan = table.scan(term.In(TOPIC, set(labels)), selected_fields=(TOPIC,), limit=1)
-    return bool(scan.use_ref(ref).to_arrow().num_rows)
+    return any(each.num_rows for each in _rows(table, ref, term.In(TOPIC, set(labels)), limit=1))
 
 
 def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
@@ -213,15 +224,26 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
             command="landonce state accept-position {file}, without --by-rows; or use a new table",
         )
     names = {state.labelled(each): each for each, _ in state.positions}
-    scan = table.scan(term.In(TOPIC, {each.topic for each in names}), selected_fields=COLUMNS).use_ref(branch)
     found: dict[Partition, int] = {}
-    for batch in scan.to_arrow_batch_reader():
+    for batch in _rows(table, branch, term.In(TOPIC, {each.topic for each in names})):
         highest = pa.Table.from_batches([batch]).group_by([TOPIC, PARTITION]).aggregate([(OFFSET, "max")])
         for row in highest.to_pylist():
             each = names.get(Partition(row[TOPIC], row[PARTITION]))
             if each is not None:
                 found[each] = max(row[f"{OFFSET}_max"], found.get(each, 0))
     return found
+
+
+def _rows(table: Table, ref: str, where: BooleanExpression, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more."""
+    scan = table.scan(where, selected_fields=COLUMNS, limit=limit).use_ref(ref)
+    pinned = PinnedTable(".".join(table.name()), table, ref)
+    if not pinned.has_equality_deletes:
+        yield from scan.to_arrow_batch_reader()
+        return
+    condition = expression_to_pyarrow(bind(table.schema(), where, case_sensitive=True))
+    for _, batch in pinned.rows(COLUMNS):  # PyIceberg does not read equality deletes
+        yield from pa.Table.from_batches([batch]).filter(condition).to_batches()
 
 
 def _has_coordinates(table: Table) -> bool:
@@ -253,7 +275,7 @@ def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
     def found(partition: Partition, offset: Any) -> bool:
         label = copy.state.labelled(partition).topic
         here = term.And(term.EqualTo(TOPIC, label), term.EqualTo(PARTITION, partition.number), offset)
-        return bool(table.scan(here, selected_fields=(OFFSET,), limit=1).use_ref(branch).to_arrow().num_rows)
+        return any(each.num_rows for each in _rows(table, branch, here, limit=1))
 
     tops = dict(copy.tops)
     if not tops or not _has_coordinates(table):

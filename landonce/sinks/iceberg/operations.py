@@ -11,20 +11,30 @@ from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView, status_of
-from landonce.protocol.operate import Decision
+from landonce.protocol.operate import Ability, Decision
+from landonce.protocol.operate.take_over import nothing_known
 from landonce.protocol.ranges import Partition
-from landonce.protocol.source import Start
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, empty, restate
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
-from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside, nothing_known
+from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside
 from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectWriter
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, QueryWriter
 from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
-from landonce.sinks.operations import UNCHANGED, Before, Choice, Kept, Operations, Report, Upkeep, Watch
+from landonce.sinks.operations import (
+    UNCHANGED,
+    Before,
+    Choice,
+    Kept,
+    Operations,
+    Report,
+    Upkeep,
+    Watch,
+    carries_no_position,
+)
 from landonce.sinks.snapshot import TableLedger
 
 
@@ -62,10 +72,18 @@ class IcebergOperations(Operations):
             return super().kept()
         own = survey(self.sink, self.sink.static)[0].own if catalog_exists(self.sink) else None
         table, branch = self.sink.static[0], self.sink.config.branch
-        snapshot = own.valid.snapshot if own and own.valid else None
-        words = f"the table {table} itself, branch {branch}" + (f", snapshot {snapshot}" if snapshot else "")
-        uuid_ = own.uuid if own else None
-        return Kept(words, {"table": table, "branch": branch, "uuid": uuid_, "snapshot": snapshot})
+        mark = own.valid if own is not None else None
+        words = f"the table {table} itself, branch {branch}"
+        if mark is not None:
+            words += f", snapshot {mark.snapshot}" + (f", commit {mark.commit}" if mark.commit else "")
+        kept = {
+            "table": table,
+            "branch": branch,
+            "uuid": own.uuid if own is not None else None,
+            "snapshot": mark.snapshot if mark is not None else None,
+            "commit": mark.commit or None if mark is not None else None,
+        }
+        return Kept(words, kept)
 
     def fingerprint(self) -> str:
         return file_recipe(self.parts, self.sink).fingerprint()
@@ -109,6 +127,36 @@ class IcebergOperations(Operations):
                 mine = place(self.sink.static[0])
                 self._own.table = IcebergTable(mine, lambda _: empty(mine), vouching=self._vouching)
             yield place
+
+    def able(self) -> Ability:
+        return Ability(
+            no_removal="rows of an Iceberg table go together with their snapshot.",
+            instead="roll the table back to an earlier snapshot; `landonce run {file}` delivers what the rollback removed again",
+            keyed=self._keyed,
+        )
+
+    def stay(self, owner: str) -> Choice:
+        """Looks with a ledger of its own: the file may say that no rollback is followed."""
+        if self._own is None:
+            raise NothingToDo(
+                "`--stay` is for one table that is its own ledger: a table of a fan-out that was rolled back gets what it lacks.",
+                safe=UNCHANGED,
+                command="landonce run {file}",
+            )
+        state, (seen,) = self.load(self.observed), survey(self.sink, self.sink.static)
+        last = seen.own.last if seen.own is not None else None
+        if state is None or last is None:
+            raise carries_no_position()
+        decision = operate.stay(state, last.state, owner)
+
+        def change() -> None:
+            with self.committing() as place:
+                mine = place(self.sink.static[0])
+                ledger = TableLedger(IcebergTable(mine, lambda _: empty(mine)), self.sink.pipeline)
+                ledger.load()
+                ledger.change(state, decision.new, decision.note())
+
+        return Choice(state, decision, change=change)
 
     def accept_position(self, table: str | None, owner: str, *, by_rows: bool) -> Choice:
         if self._own is not None:
@@ -165,9 +213,11 @@ class IcebergOperations(Operations):
         return Choice(state, operate.forget_table(state, view, owner, replay=replay, source=source))
 
     def take_over(self, before: Before, owner: str) -> IcebergImport:
-        if [before.connector is not None, before.checkpoint is not None, before.nothing].count(True) != 1:
+        named = [before.connector is not None, before.checkpoint is not None, before.nothing].count(True)
+        if named != 1 or not before.only("connector", "checkpoint", "nothing", "control_topic", "group"):
             raise ConfigError(
-                "name the previous writer with --from-connect NAME or --from-checkpoint PATH, or use --from-nothing."
+                "name the previous writer with --from-connect NAME or --from-checkpoint PATH, or use --from-nothing. Other options are for "
+                "other targets."
             )
         writer = self._writer(before)
         state = self.load()
@@ -175,10 +225,10 @@ class IcebergOperations(Operations):
         nothing_known(state, next(marked, ""))
         state = state or LedgerState(self.parts.config.pipeline, lineage=uuid.uuid4().hex)
         found = writer.look() if writer is not None else None
-        kafka = self.parts.config.source.kafka
-        view = self.parts.broker.survey(kafka.topics)
+        view = self.parts.source()
         if found is None:
-            return IcebergImport(self, None, state, None, beside(state, view, owner, Start(kafka.start)))
+            start = self.parts.start
+            return IcebergImport(self, None, state, None, beside(state, self.parts.begins(view), owner, start))
         return IcebergImport(self, writer, state, found, adopt(state, found, view, owner))
 
     def _writer(self, before: Before) -> Writer | None:
@@ -186,9 +236,11 @@ class IcebergOperations(Operations):
         if before.connector is not None:
             group = before.group or f"connect-{before.connector}"
             cluster = Cluster(kafka.bootstrap_servers, kafka.options, self.parts.consumer)
-            return ConnectWriter(self.sink, cluster, kafka.topics, before.connector, group, before.control_topic)
+            return ConnectWriter(self.sink, cluster, self.parts.topics(), before.connector, group, before.control_topic)
         if before.checkpoint is not None:
-            return QueryWriter(self.sink, kafka.topics, CheckpointFolder(before.checkpoint, self.sink.spec.properties))
+            return QueryWriter(
+                self.sink, self.parts.topics(), CheckpointFolder(before.checkpoint, self.sink.spec.properties)
+            )
         return None
 
     def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:

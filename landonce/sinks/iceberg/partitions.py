@@ -49,6 +49,7 @@ from pyiceberg.types import (
 )
 
 from landonce.errors import ConfigError
+from landonce.protocol.reasons import Code, Reason
 
 _CALL = re.compile(r"\s*(?P<name>[A-Za-z]+)\s*\((?P<arguments>.*)\)\s*", re.DOTALL)
 _PLAIN: dict[str, tuple[Callable[[], Transform[Any, Any]], str]] = {
@@ -293,7 +294,7 @@ class Limit:
     scale: int = 0
     """Digits behind the point of a decimal, whose limits are counted in its last digit."""
 
-    def exceeded(self, rows: pa.Table) -> Iterator[tuple[int, str]]:
+    def exceeded(self, rows: pa.Table) -> Iterator[tuple[int, Reason]]:
         """Each row beyond the limit, with the reason."""
         if self.path[0] not in rows.column_names:
             return
@@ -304,10 +305,9 @@ class Limit:
         beyond = pc.fill_null(pc.or_(pc.less(plain, low), pc.greater(plain, high)), False)
         for at in np.flatnonzero(beyond.to_numpy(zero_copy_only=False)):
             value = plain[int(at)].as_py()
-            yield (
-                int(at),
-                f"{'.'.join(self.path)}: {self.term} of {value} does not fit {self.type}: no partition takes it",
-            )
+            path = ".".join(self.path)
+            words = f"{path}: {self.term} of {value} does not fit {self.type}: no partition takes it"
+            yield int(at), Reason(words, Code.OUT_OF_RANGE, path)
 
     def _scalar(self, limit: int, kind: pa.DataType) -> pa.Scalar:
         if pt.is_decimal(kind):
@@ -328,9 +328,9 @@ def limits_of(spec: PartitionSpec, schema: Schema) -> tuple[Limit, ...]:
     return tuple(found)
 
 
-def beyond(limits: Iterable[Limit], rows: pa.Table) -> dict[int, str]:
+def beyond(limits: Iterable[Limit], rows: pa.Table) -> dict[int, Reason]:
     """The rows that have no partition, with the reason. Columns are matched by name; a missing one is null."""
-    found: dict[int, str] = {}
+    found: dict[int, Reason] = {}
     for limit in limits:
         for at, reason in limit.exceeded(rows):
             found.setdefault(at, reason)

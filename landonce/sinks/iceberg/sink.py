@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ from landonce.jars import spark_jars
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableView
 from landonce.protocol.own_ledger import OwnView
-from landonce.read.route import Routing, Rule
+from landonce.read.route import Routing
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.commit import IcebergTable, TableBranch
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from landonce.sinks.parts import Parts
     from landonce.sinks.run import Run
 
-_FIELD = re.compile(r"\{([^{}]+)\}")
-
 
 @dataclass
 class IcebergSink(Sink):
@@ -45,6 +42,11 @@ class IcebergSink(Sink):
     config: Iceberg
     pipeline: str
     guarantee: Guarantee = field(default=Guarantee.SNAPSHOT, init=False)
+    interval = 60.0
+    short_interval = 10.0
+    short_interval_costs = (
+        "every batch is a snapshot and small files, which slow readers down and make the metadata grow"
+    )
 
     @staticmethod
     def of(config: Iceberg, pipeline: str) -> IcebergSink:
@@ -107,7 +109,7 @@ class IcebergSink(Sink):
 
     def spark_conf(self) -> dict[str, str]:
         """What a Spark session needs to read and write the sink's catalog."""
-        return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars()))}
+        return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars(s3=self.spec.in_s3)))}
 
     def own_ledger(self) -> TableLedger:
         """The one table as its own ledger."""
@@ -133,26 +135,19 @@ class IcebergSink(Sink):
         return f"{self.spec.identity} {self} {self.config.branch}"
 
     def __str__(self) -> str:
-        names = self.config.table or ", ".join(each.table for each in self.config.tables)
+        names = ", ".join(self.config.names)
         branch = "" if self.config.branch == "main" else f" (branch {self.config.branch})"
         return f"Iceberg {names}{branch}"
 
     @cached_property
     def routing(self) -> Routing:
         """Which records go where."""
-        config = self.config
-        if config.table is not None:
-            found = _FIELD.search(config.table)
-            if found is None:
-                return Routing(None, (Rule(config.table),))
-            return Routing(found[1], (), config.table.replace(found[0], "{value}"))
-        rules = tuple(Rule(each.table, each.equals, each.match) for each in config.tables)
-        return Routing(config.route_field, rules)
+        return self.config.routing
 
     @property
     def static(self) -> tuple[str, ...]:
         """The tables that the file names."""
-        return tuple(rule.table for rule in self.routing.rules)
+        return self.routing.static
 
     @property
     def table(self) -> str:
@@ -168,11 +163,10 @@ class IcebergSink(Sink):
         if template is None:
             return ()
         namespace, _, _ = template.rpartition(".")
-        name = re.compile(re.escape(template).replace(re.escape("{value}"), r"\w+"))
         if not self.catalog.namespace_exists(namespace):
             return ()
         listed = (".".join(each) for each in self.catalog.list_tables(namespace))
-        return tuple(sorted(each for each in listed if name.fullmatch(each)))
+        return tuple(sorted(filter(self.routing.could_make, listed)))
 
 
 def _conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
@@ -188,6 +182,8 @@ def _conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
     yield "nothing but this pipeline writes rows with these coordinates"
     if config.changes is not None:
         yield "changes of one row come in one partition of a topic: their order is that of its offsets"
+    if config.inserts == "append":
+        yield "an insert is the first change of its row: nothing older is deleted for it (`inserts: append`)"
     yield (
         "a table that is rolled back gets the removed ranges again, as far as Kafka still has them"
         if config.rollback == "follow"

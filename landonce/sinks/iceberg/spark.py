@@ -34,16 +34,27 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.typedef import EMPTY_DICT
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, IntegerType, LongType, StructType
 
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, TableReshaped, TableUnfit, TargetRefused, TargetUnavailable, Unbalanced
+from landonce.errors import (
+    CertificateRefused,
+    ConfigError,
+    TableReshaped,
+    TableUnfit,
+    TargetRefused,
+    TargetUnavailable,
+    Unbalanced,
+)
 from landonce.jvm import spark_errors
 from landonce.read.changes import DELETE, OPERATION
-from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.read.schema.ddl import quoted
+from landonce.sinks.iceberg.catalog import S3_ADDRESSES, CatalogSpec
+from landonce.sinks.iceberg.staged import staged_rows
 from landonce.sinks.iceberg.types import COLUMNS
 from landonce.sinks.snapshot import no_such_table
 
@@ -53,6 +64,7 @@ _SAME_IN_PYICEBERG = (
     ("NoSuchTableException", NoSuchTableError),
 )
 _REFUSED = {"NotAuthorizedException", "ForbiddenException"}
+_NOT_TRUSTED = {"SSLHandshakeException", "SSLPeerUnverifiedException"}
 _LASTING = {
     "AnalysisException",
     "ExtendedAnalysisException",
@@ -78,12 +90,9 @@ _PINNED = {
     "spark.sql.storeAssignmentPolicy": "ANSI",
 }
 """Settings that decide how staged values become the table's."""
+_DEFAULT = "CURRENT_DEFAULT"
+"""Under this name a column's metadata in Spark hold the default for new rows, as a literal of SQL."""
 _SHUFFLE = "spark.sql.shuffle.partitions"
-
-
-def quoted(*names: str) -> str:
-    """Names as one identifier of Spark SQL, with any characters."""
-    return ".".join("`{}`".format(name.replace("`", "``")) for name in names)
 
 
 def spark_name(spec: CatalogSpec, identifier: str, *more: str) -> str:
@@ -163,12 +172,23 @@ def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Ite
             with spark_errors():
                 yield
         except (Py4JError, PySparkException) as error:
-            raise _named(error, spec, identifier) from None
+            raise _named(_why(error, session, spec), spec, identifier) from None
         finally:
             if before.isDefined():
                 java.setActiveSession(before.get())
             else:
                 java.clearActiveSession()
+
+
+def _why(error: Exception, session: SparkSession, spec: CatalogSpec) -> Exception:
+    """Spark takes a catalog that it cannot open for a namespace. What opens it says why it cannot."""
+    if "REQUIRES_SINGLE_PART_NAMESPACE" in str(error):
+        try:
+            _iceberg(session).spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
+        except Py4JError as failure:
+            why: Exception = failure
+            return why
+    return error
 
 
 def _named(error: Exception, spec: CatalogSpec, identifier: str) -> Exception:
@@ -190,6 +210,12 @@ def _named(error: Exception, spec: CatalogSpec, identifier: str) -> Exception:
             f"the catalog {spec.name} refused: {said}",
             safe="Nothing was published.",
             command="give its user the rights to read and commit, or correct `sink.iceberg.catalog` in {file}",
+        )
+    if names & _NOT_TRUSTED:
+        return CertificateRefused(
+            f"Spark does not trust a certificate on its way to {spec.name}.{identifier}, or shows none that the server accepts: {said}",
+            safe="Nothing was published.",
+            command="give Spark's JVM the authority that signed it, in a trust store (-Djavax.net.ssl.trustStore=… in JAVA_TOOL_OPTIONS)",
         )
     if names & _LASTING and "PATH_NOT_FOUND" not in said:
         return TableUnfit(
@@ -270,15 +296,19 @@ class Merge:
 
 
 def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[Column]:
-    """The columns by name, null if no staged file holds one. Nothing that the rows hold is left out: if somebody renamed or
-    dropped a column meanwhile, its values would become nulls."""
+    """The columns by name, null if no staged file holds one. Where a column is required and has a default (format version 3), the default
+    stands for null. Nothing that the rows hold is left out: if somebody renamed or dropped a column meanwhile, its values would become
+    nulls."""
     held = set(rows.columns)
     gone = sorted({*columns, *held.difference(COLUMNS, (OPERATION, _RANK))}.difference(table.names))
     if gone:
         raise TableReshaped(f"rows were written for columns that the table does not have any more: {', '.join(gone)}.")
-    return [
-        rows[quoted(name)] if name in held else F.lit(None).cast(table[name].dataType).alias(name) for name in columns
-    ]
+    found = []
+    for name in columns:
+        column = rows[quoted(name)] if name in held else F.lit(None).cast(table[name].dataType)
+        default = table[name].metadata.get(_DEFAULT) if not table[name].nullable else None
+        found.append((F.coalesce(column, F.expr(default)) if default is not None else column).alias(name))
+    return found
 
 
 @dataclass(frozen=True)
@@ -310,12 +340,13 @@ def stage(
     how: Append | Merge,
     summary: Mapping[str, str],
     schema: int | None = None,
+    io: Mapping[str, str] = EMPTY_DICT,
 ) -> int:
     """Creates the branch `name` at the snapshot `base`, writes the files' rows to it, and returns the id of the new snapshot.
 
     There is always exactly one new snapshot, with this summary, even if nothing changed; its parent is `base`. A table without any
     snapshot (`base` is None) gets an empty first one. Several threads may stage at once.
-    Raises `TableReshaped` if the table's schema is not number `schema`, for which the files were written.
+    Raises `TableReshaped` if the table's schema is not number `schema`, for which the files were written. `io`: what opens their storage.
     """
     with own_session(session, spec) as mine, _staging_errors(identifier):
         staging = _Staging(mine, spec, identifier, name)
@@ -325,7 +356,7 @@ def stage(
                 with _settings(
                     mine, {"spark.sql.iceberg.snapshot-property." + key: value for key, value in summary.items()}
                 ):
-                    staging.write(files, how, schema)
+                    staging.write(files, how, schema, io)
             return staging.finish(root, how, summary)
         except BaseException:
             with suppress(Exception):
@@ -356,13 +387,12 @@ class _Staging:
             table.newFastAppend().toBranch(self.name).commit()
             return int(table.snapshot(self.name).snapshotId())
 
-    def write(self, files: Sequence[str], how: Append | Merge, schema: int | None) -> None:
+    def write(self, files: Sequence[str], how: Append | Merge, schema: int | None, io: Mapping[str, str]) -> None:
         """Spark reads the columns itself, later than the driver did. If they changed in between, neither what Spark wrote counts nor
         what it refused."""
         session = self.session
         target = spark_name(self.spec, self.identifier, f"branch_{self.name}")
         view = f"landonce_{uuid.uuid4().hex}"
-        paths = [re.sub(r"([\\{}\[\]*?])", r"\\\1", each) for each in files]  # Spark reads a path as a pattern
 
         def require_schema() -> None:
             if schema is not None and load(session, self.spec, self.identifier).schema().schemaId() != schema:
@@ -370,7 +400,7 @@ class _Staging:
 
         try:
             with in_session(session, self.spec, self.identifier):
-                staged = session.read.option("mergeSchema", "true").parquet(*paths)
+                staged = self._staged(files, io)
                 how.prepared(staged, session.table(target).schema).createTempView(view)
                 try:
                     bounds = how.bounds(staged)
@@ -381,6 +411,12 @@ class _Staging:
             require_schema()
             raise
         require_schema()
+
+    def _staged(self, files: Sequence[str], io: Mapping[str, str]) -> DataFrame:
+        if files[0].startswith(S3_ADDRESSES):
+            return staged_rows(self.session, files, io)
+        paths = [re.sub(r"([\\{}\[\]*?])", r"\\\1", each) for each in files]  # Spark reads a path as a pattern
+        return self.session.read.option("mergeSchema", "true").parquet(*paths)
 
     def finish(self, root: int, how: Append | Merge, summary: Mapping[str, str]) -> int:
         """The one snapshot on top of the root; an empty one if Spark found nothing to do."""

@@ -27,11 +27,13 @@ from pyiceberg.types import NestedField
 from sqlalchemy.exc import IntegrityError
 
 from landonce.errors import ConfigError, TableReshaped, TableUnfit
+from landonce.read.schema.ddl import quoted
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.partitions import fields_along, parse_spec, path_of, spec_differs
-from landonce.sinks.iceberg.types import iceberg_schema, widens
+from landonce.sinks.iceberg.types import iceberg_schema, not_in_spark, widens
 
+_NO_PLACE = frozenset("#?\0")
 _NEWEST = 2
 """The newest format version in which PyIceberg makes tables."""
 _TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
@@ -77,6 +79,11 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
     namespace, _, name = identifier.rpartition(".")
     if not namespace or not name:
         raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
+    if not all(identifier.split(".")) or not _NO_PLACE.isdisjoint(identifier):
+        raise ConfigError(
+            f"sink.iceberg.table: {identifier!r} cannot be created: parts of a name are not empty, and hold no `#`, `?` or zero byte, "
+            "where the address of its files would end."
+        )
     schema, spec, properties = layout(declared, creation)
     parts = namespace.split(".")
     for space in (tuple(parts[:depth]) for depth in range(1, len(parts) + 1)):
@@ -110,9 +117,16 @@ def table_schema(declared: Schema, creation: Creation) -> TableSchema:
         schema.check_format_version_compatibility(min(creation.version, _NEWEST))
     except ValueError:
         raise ConfigError(
-            "a declared field has a type that tables of format version 2 do not know.",
-            command="declare times with TIMESTAMP(6) or coarser in {file}, or create the table yourself",
+            "a declared field holds times with nanoseconds. Tables of format version 2 do not know them, and Spark, which writes "
+            "version 3, does not either.",
+            command="declare times with TIMESTAMP(6) or coarser in {file}",
         ) from None
+    unknown = [*not_in_spark(schema.as_struct())] if creation.version > _NEWEST else []
+    if unknown:
+        raise ConfigError(
+            f"Spark's own writer makes files of format version {creation.version}, and has no type for: {', '.join(unknown)}.",
+            command=f"create the table in version {_NEWEST}, or declare the fields as STRING in {{file}}",
+        )
     return schema
 
 
@@ -120,8 +134,7 @@ def upgrade_statement(catalog: str, table: Table, creation: Creation) -> str:
     """The statement by which Spark gives a table the format version that was asked for; empty if it has it."""
     if table.metadata.format_version >= creation.version:
         return ""
-    name = ".".join(f"`{part}`" for part in (catalog, *table.name()))
-    return f"ALTER TABLE {name} SET TBLPROPERTIES ('{TableProperties.FORMAT_VERSION}' = '{creation.version}')"
+    return f"ALTER TABLE {quoted(catalog, *table.name())} SET TBLPROPERTIES ('{TableProperties.FORMAT_VERSION}' = '{creation.version}')"
 
 
 @dataclass(frozen=True)
@@ -230,6 +243,25 @@ def creation(config: Iceberg) -> Creation:
     if config.changes is not None:
         properties = {**_MERGE_ON_READ, **properties}
     return Creation(config.partition_by, config.identity, properties)
+
+
+def identity_of(config: Iceberg, name: str, table: Table) -> tuple[str, ...]:
+    """The columns that name one row: those of the file, or else the table's own identifier fields."""
+    if config.identity:
+        return config.identity
+    schema = table.schema()
+    named = [str(schema.find_column_name(each)) for each in sorted(schema.identifier_field_ids)]
+    inside = [each for each in named if each not in {field.name for field in schema.fields}]
+    if named and not inside:
+        return tuple(named)
+    what = (
+        f"the identifier field {inside[0]} is inside another column" if inside else "the table has no identifier fields"
+    )
+    raise TableUnfit(
+        f"{name}: {{file}} names no `identity`, and {what}: landonce does not know which row a change is for.",
+        safe="Nothing was written.",
+        command=f"set `identity` in {{file}}, or ALTER TABLE {name} SET IDENTIFIER FIELDS …",
+    )
 
 
 def as_text(value: object) -> str:

@@ -13,8 +13,11 @@
     binary, fixed(n)                 binary, fixed_size_binary(n)        base64, of n bytes
     struct, list                     struct, list                        an object, an array
     map                              map                                 an object: its keys are strings in JSON
+    unknown, geometry, geography     none: records must leave it out     nothing
+    a map whose keys JSON lacks      none, as above                      nothing
 
-A type that JSON cannot express exactly is refused by name, never approximated.
+No value is approximated. A column that no record can fill exactly, whole or in part, stays NULL: a record with a value for it is a
+dead letter, and a table in which it is required, without a default, is refused. PyIceberg does not read tables with a column of the type variant.
 
 Fields are matched to columns by the table's name mapping (`schema.name-mapping.default`): a column that it gives names has these
 and no other. Every other column has its own name. The same holds for nested fields. If case does not matter, it does not for either.
@@ -42,6 +45,8 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    GeographyType,
+    GeometryType,
     IcebergType,
     IntegerType,
     ListType,
@@ -60,7 +65,7 @@ from pyiceberg.types import (
 
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.evolution import RESERVED
-from landonce.read.formats.json.columns import is_textual
+from landonce.read.formats.json.columns import is_key
 from landonce.read.schema.fields import (
     JSON,
     VALUE,
@@ -103,6 +108,8 @@ _MADE: dict[pa.DataType, IcebergType] = {
     JSON: StringType(),
 }
 COORDINATE_TYPES: dict[str, IcebergType] = {TOPIC: StringType(), PARTITION: IntegerType(), OFFSET: LongType()}
+_NOT_IN_SPARK = (TimeType, TimestampNanoType, TimestamptzNanoType, GeometryType, GeographyType)
+"""Spark 4.0 cannot open a table with a column of such a type."""
 _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a value"
 
 
@@ -128,16 +135,25 @@ def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
             command=f"add the columns ({asked})",
         )
     mine = [each for each in table_schema.fields if not (coordinates and each.name in COLUMNS)]
-    bad = [what for each in mine for what in _faults(each.field_type, each.name)]
+    faulty = {each.name: [*_faults(each.field_type, each.name)] for each in mine}
+    required = {each.name: each.required and each.write_default is None for each in mine}
+    bad = [what for each in mine if required[each.name] for what in faulty[each.name]]
     if bad:
         raise TableUnfit(
-            "landonce cannot fill these columns exactly: " + "; ".join(bad) + ".",
+            "landonce cannot fill these required columns exactly: " + "; ".join(bad) + ".",
             safe="Nothing was written.",
-            command="give each of them another type, or move it to a table of its own",
+            command="make each of them optional, give it another type, or move it to a table of its own",
         )
-    if not mine:
+    if all(faulty.values()):
         raise TableUnfit("the table has no column that a record could fill.", safe="Nothing was written.")
-    return Schema(tuple(Field(each.name, _field_type(each), required=each.required) for each in mine))
+    return Schema(
+        tuple(
+            Field.unfilled(each.name, each.field_type)
+            if faulty[each.name]
+            else Field(each.name, _field_type(each), required=required[each.name])
+            for each in mine
+        )
+    )
 
 
 def _field_type(field: NestedField) -> pa.DataType:
@@ -162,14 +178,22 @@ def _faults(type_: IcebergType, path: str) -> Iterator[str]:
     """Every place in a column that cannot be decoded."""
     if isinstance(type_, MapType):
         key = type_.key_type
-        textual = isinstance(key, FixedType) or (key in _PLAIN and (key == StringType() or is_textual(_PLAIN[key])))
-        if not textual:
+        known = isinstance(key, FixedType | DecimalType) or (key in _PLAIN and is_key(_PLAIN[key]))
+        if not known:
             yield f"{path}: keys in JSON are strings, and {key} is not written as one; {_INSTEAD_OF_MAP}"
             return
     elif type_ not in _PLAIN and not isinstance(type_, StructType | ListType | DecimalType | FixedType):
         yield f"{path}: {type_} cannot be decoded exactly; take string or binary"
     for each in parts_of(type_):
         yield from _faults(each.field_type, f"{path}.{each.name}")
+
+
+def not_in_spark(type_: IcebergType, path: str = "") -> Iterator[str]:
+    """Every place in a schema or type for which Spark has no type. Spark cannot open the table then, whatever records fill."""
+    if isinstance(type_, _NOT_IN_SPARK):
+        yield f"{path} {type_}"
+    for each in parts_of(type_):
+        yield from not_in_spark(each.field_type, f"{path}.{each.name}".lstrip("."))
 
 
 def parts_of(type_: IcebergType) -> tuple[NestedField, ...]:

@@ -12,24 +12,26 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from landonce.errors import TableUnfit
 from landonce.failpoints import reach
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
+from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes import Changes
 from landonce.read.decoding import Decode, decode_by
-from landonce.read.evolution import Evolution, observed
+from landonce.read.evolution import observed
 from landonce.read.formats import Decoded, Reject
 from landonce.read.kafka.records import Record
 from landonce.read.route import Routing
 from landonce.read.rows import fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.deletes import EqualityWriter, require_equality, require_whole_rows
 from landonce.sinks.iceberg.files import Scratch, WrittenFile, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
-from landonce.sinks.iceberg.table import TableShape, creation, planned_table, why_spark
-from landonce.sinks.iceberg.types import renamed, schema_for
+from landonce.sinks.iceberg.table import TableShape, creation, identity_of, planned_table, why_spark
+from landonce.sinks.iceberg.types import not_in_spark, renamed, schema_for
 from landonce.sinks.snapshot import StageTask, staged
-from landonce.sinks.worker import BlockWorker, Recipe, Refuse
+from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Wants
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ class TableRecipe:
     """What a record is decoded to."""
     shape: TableShape | None
     scratch: Scratch | None
-    """One of the two is set: workers write the table's own files, or files from which Spark then writes them."""
+    """Workers write the table's own files, or files from which Spark then writes them."""
     identity: tuple[str, ...] = ()
     """The columns that identify one row, if records change rows."""
     limits: tuple[Limit, ...] = ()
     """Values that have no partition."""
+    equality: EqualityWriter | None = None
+    """Set if workers write changes themselves, instead of `shape`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +76,11 @@ class FileRecipe(Recipe[StageTask]):
 
     @property
     def describes_records(self) -> bool:
-        return len(self.tables) == 1 and self.routing.field is None and not self.evolve
+        return (
+            len(self.tables) == 1
+            and not (self.routing.many or self.routing.by_topic or self.routing.field)
+            and not self.evolve
+        )
 
     @property
     def source(self) -> Schema:
@@ -82,6 +90,9 @@ class FileRecipe(Recipe[StageTask]):
     @property
     def target(self) -> Schema:
         """The columns that expressions may produce: those of all tables, or of tables that may be created, and the routing field."""
+        return Schema(self._columns())
+
+    def _columns(self) -> tuple[Field, ...]:
         fields: dict[str, Field] = {}
         made = self.selected or self.declared
         schemas = [table.schema for table in self.tables] or ([made] if made else [])
@@ -89,7 +100,11 @@ class FileRecipe(Recipe[StageTask]):
             fields.setdefault(each.name, each)
         if self.routing.field is not None:
             fields.setdefault(self.routing.field, Field(self.routing.field, pa.string()))
-        return Schema(tuple(fields.values()))
+        return tuple(fields.values())
+
+    def judgement(self) -> str:
+        """Empty where nothing says what lands: no column is declared, and no table is there."""
+        return super().judgement() if self._columns() else ""
 
     def by_name(self) -> Mapping[str, TableRecipe]:
         return {each.name: each for each in self.tables}
@@ -97,34 +112,40 @@ class FileRecipe(Recipe[StageTask]):
     def _decisive(self) -> tuple[object, ...]:
         """All that could route a record elsewhere, or turn it into another row. Schemas may evolve."""
         declared = self.declared.fingerprint() if self.declared else ""
-        return repr(self.routing), declared, self.select, self.where, repr(self.changes), self.meaning
+        return self.routing.decisive(), declared, self.select, self.where, repr(self.changes), self.meaning
 
     def worker(self, task: StageTask) -> BlockWorker:
         return FileWorker(self, task)
-
-
-@dataclass(frozen=True)
-class Wants(Want):
-    """What must be done to a table before a block can be written."""
-
-    table: str
-    sample: tuple[bytes, ...] = ()
-    """Some records for a table that does not exist."""
-    evolution: Evolution | None = None
 
 
 def table_recipe(
     config: Iceberg, name: str, table: Table, declared: Schema | None = None, *, planned: bool = False
 ) -> TableRecipe:
     """The recipe of a table, for workers. `planned`: as much of it as is known before the table is created."""
-    staged = config.changes is not None or bool(why_spark(table))
+    identity = identity_of(config, name, table) if config.changes is not None else ()
+    if config.by_equality:
+        require_equality(config, name, table)
+    reason = "records change its rows" if config.changes is not None and not config.by_equality else why_spark(table)
+    unknown = [*not_in_spark(table.schema().as_struct())] if reason else []
+    if unknown:
+        raise TableUnfit(
+            f"{name}: Spark's own writer is needed for it, since {reason}, and Spark cannot open a table with these columns: "
+            f"{', '.join(unknown)}.",
+            safe="Nothing was written.",
+            command="drop the columns, or give them types that Spark knows, such as string, timestamp or timestamptz",
+        )
+    staged, written = bool(reason), not reason and not planned
+    schema = schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared)
+    if config.by_equality:
+        require_whole_rows(name, table, (each.name for each in schema.fields if each.is_filled))
     return TableRecipe(
         name=name,
-        schema=schema_for(table, coordinates=True, fold_case=config.case_insensitive, declared=declared),
-        shape=None if staged or planned else TableShape.of(table, unpartitioned=config.unpartitioned),
+        schema=schema,
+        shape=TableShape.of(table, unpartitioned=config.unpartitioned) if written and not config.by_equality else None,
         scratch=Scratch.of(table) if staged else None,
-        identity=config.identity if config.changes is not None else (),
+        identity=identity,
         limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
+        equality=EqualityWriter.of(config, identity, table) if written and config.by_equality else None,
     )
 
 
@@ -144,6 +165,7 @@ def table_fingerprint(table: Table) -> tuple[object, ...]:
         metadata.format_version,
         metadata.current_schema_id,
         metadata.default_spec_id,
+        tuple(sorted(table.specs())),
         metadata.default_sort_order_id,
         metadata.location,
         frozenset(writing),
@@ -182,7 +204,9 @@ class FileWorker(BlockWorker):
         wants = [Wants(table, tuple(sample)) for table, sample in sorted(block.missing.items())]
         tables = self.recipe.by_name()
         for name, payloads in sorted(block.payloads.items()):
-            evolution = observed(payloads, tables[name].schema, identity=tables[name].identity)
+            evolution = observed(
+                payloads, tables[name].schema, self.recipe.decoding.format, identity=tables[name].identity
+            )
             if evolution:
                 wants.append(Wants(name, evolution=evolution))
         return tuple(wants)
@@ -200,6 +224,8 @@ class FileWorker(BlockWorker):
             if table.scratch is not None:
                 staged_file = table.scratch.write(named, origin)
                 written, count = (staged_file,), staged_file.rows
+            elif table.equality is not None:
+                written, count = table.equality.write(named, origin)
             else:
                 assert table.shape is not None
                 data = write_files(table.shape, named, origin)

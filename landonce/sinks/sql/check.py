@@ -36,7 +36,7 @@ from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import parts_statement, syntax_of, triggers_statement
 from landonce.sinks.sql.table import Shape, SqlTable
-from landonce.sinks.sql.types import ReflectedColumn, add_column, coordinate_types
+from landonce.sinks.sql.types import ReflectedColumn, add_column, coordinate_types, index_name
 
 _refused, _warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
 _LONGEST_TOPIC = 249
@@ -79,7 +79,7 @@ def _table(run: CheckRun, table: SqlTable) -> Findings:
 
 def _records(run: CheckRun, table: SqlTable) -> Findings:
     recipe = sql_recipe(run.parts, table)
-    yield from checking.records(run, recipe, recipe.source)
+    yield from checking.records(run, recipe, recipe.source, recipe.sink.key, recipe.changes)
 
 
 # Columns and keys.
@@ -111,6 +111,12 @@ def check_columns(sink: SqlSink, shape: Shape, filled: FilledColumns, dialect: D
                 found,
                 "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits, "
                 "or, for SQLite's INTEGER PRIMARY KEY, with it",
+            )
+        elif isinstance(found, Field) and not found.is_filled:
+            yield _warning(
+                f"column {column['name']} is left to the database: no record becomes {column.get('written') or column['type']!r} "
+                "exactly, and one with a value for it is a dead letter",
+                "nothing to change if no record holds the field",
             )
         elif isinstance(found, str):
             yield _refused(found, "give the column a default, make it nullable, or change its type")
@@ -183,7 +189,7 @@ def _index(sink: SqlSink, shape: Shape) -> Finding:
 def _named(sink: SqlSink, suffix: str) -> str:
     """`name ON table` of an index. Only PostgreSQL chooses a name itself."""
     syntax = syntax_of(sink.dialect)
-    return f"{syntax.name(f'{sink.name[:40]}_{suffix}')} ON {syntax.table(sink.table)}"
+    return f"{syntax.name(index_name(sink.name, suffix))} ON {syntax.table(sink.table)}"
 
 
 # Where rows are stored, and what makes them vanish without an error. Rows that are only added are counted when they are written; changes cannot
@@ -243,7 +249,7 @@ def _postgres_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding
     for (rule,) in connection.execute(_RULES, {**name, "keyed": bool(sink.key)}):
         yield _refused(
             f"the rule {rule} of {sink.table} may replace a change by something else, and COPY does not follow rules",
-            f'DROP RULE "{rule}" ON {sink.table}   (a trigger can do the same)',
+            f"DROP RULE {syntax_of('postgresql').name(rule)} ON {name['name']}   (a trigger can do the same)",
         )
     if connection.scalar(_POLICIES, name):
         yield _refused(

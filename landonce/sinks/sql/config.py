@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from landonce.config.model import Ledger, Transform
-from landonce.config.part import SecretUrl
+from landonce.config.part import SecretUrl, secret_beside
 from landonce.packages import require_driver
-from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program
+from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program, one_column, refuse_unkeyed
 
 if TYPE_CHECKING:
     from landonce.sinks.sql.sink import SqlSink
@@ -34,16 +34,11 @@ class Sql(TableSection):
     @model_validator(mode="before")
     @classmethod
     def _one_column(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("key"), str):
-            return {**given, "key": (given["key"],)}
-        return given
+        return one_column(given)
 
     @model_validator(mode="after")
     def _sound(self) -> Sql:
-        if (self.mode == "upsert") != bool(self.key):
-            raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
-        if self.changes is not None and self.mode != "upsert":
-            raise ValueError("changes: needs `mode: upsert` and a `key`")
+        refuse_unkeyed(self.mode, self.key, self.changes)
         if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
             raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
         return self
@@ -61,10 +56,6 @@ class Sql(TableSection):
         del named
         return LedgerPlace.BESIDE_ROWS
 
-    @property
-    def needs_json(self) -> str:
-        return "mode: upsert" if self.key else "evolve" if self.evolve else ""
-
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
         if not transform.empty and (self.key or self.evolve):
             raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
@@ -79,10 +70,10 @@ class Sql(TableSection):
         return sink
 
     def beside(self, folder: Path) -> Sql:
-        """A relative path of a SQLite file is taken from the folder."""
+        """A relative path of a SQLite file, or of a file of certificates, is taken from the folder."""
         scheme, mark, path = self.url.get_secret_value().partition(":///")
         if not (mark and scheme.startswith("sqlite") and path) or path.startswith(("/", ":")):
-            return self
+            return self.model_copy(update={"url": secret_beside(self.url, folder.absolute())})
         return self.model_copy(update={"url": SecretStr(f"{scheme}:///{folder.absolute() / path}")})
 
 

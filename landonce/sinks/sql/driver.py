@@ -77,7 +77,7 @@ def sql_recipe(parts: Parts, table: SqlTable) -> SqlRecipe:
         **run_of(parts).basics,
         source=source,
         target=target,
-        sink=replace(table.sink, jsonb=table.jsonb()),
+        sink=replace(table.sink, own_forms=table.own_forms()),
         changes=section.meaning.decoding() if section.meaning is not None else None,
         evolve=section.evolve,
         declared=declared.fingerprint() if declared is not None else "",
@@ -209,7 +209,8 @@ class OpenSql(OpenTransactional):
     def _query_recipe(self) -> SqlRecipe:
         taken = self.table.schema(self.run.landing)
         self.run.refuse_misfits(taken, self._sql.table)
-        return SqlRecipe(**self.run.basics, source=taken, target=taken, sink=self._sql)
+        sink = replace(self._sql, own_forms=self.table.own_forms())
+        return SqlRecipe(**self.run.basics, source=taken, target=taken, sink=sink)
 
     def examine_again(self) -> None:
         """What the file and the table disagree on now is the table's doing: the file was right at the start."""

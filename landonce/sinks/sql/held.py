@@ -13,6 +13,8 @@ import base64
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +27,7 @@ from sqlalchemy.dialects import postgresql
 
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import Changes
+from landonce.read.formats.json.columns import from_text
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Schema, is_uuid, landed
 from landonce.sinks.audit import (
@@ -42,8 +45,10 @@ from landonce.sinks.audit import (
     plain,
 )
 from landonce.sinks.parts import Parts
+from landonce.sinks.sql.addresses import kind_of, one_spelling
 from landonce.sinks.sql.driver import sql_recipe
-from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.sink import SqlSink, as_name
+from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.worker import SqlRecipe
 
@@ -83,8 +88,8 @@ class SqlTables(HeldTables):
     def routing(self) -> Routing:
         return Routing(None, (Rule(self.opened.sink.table),))
 
-    @property
-    def identity(self) -> tuple[str, ...]:
+    def identity(self, table: str) -> tuple[str, ...]:
+        del table
         return self.opened.sink.key
 
     @property
@@ -96,7 +101,7 @@ class SqlTables(HeldTables):
 
     def open(self, table: str) -> Held | HeldKeys:
         written = self.schema(table)
-        return SqlKeys(self.opened, written) if self.identity else SqlRows(self.opened, written)
+        return SqlKeys(self.opened, written) if self.opened.sink.key else SqlRows(self.opened, written)
 
     def schema(self, table: str) -> Schema:
         del table
@@ -247,13 +252,13 @@ class SqlValues(_Read, HeldValues):
         """PostgreSQL's times have a larger range than Python's, so they are read as numbers."""
         kind, type_ = self._columns[name], self._types.get(name)
         if self._dialect == "postgresql" and type_ is not None:
-            what = str(postgresql.dialect().identifier_preparer.quote_identifier(name))
+            what = syntax_of("postgresql").name(name)
             if pt.is_timestamp(type_):
                 return literal_column(f"CAST(EXTRACT(epoch FROM {what}) * 1000000 AS bigint)", BigInteger).label(name)
             if pt.is_date32(type_):
                 return literal_column(f"({what} - DATE '1970-01-01')", BigInteger).label(name)
             if isinstance(kind, sql.JSON):
-                return cast(column(name), Text).label(name)
+                return cast(column(as_name(name, self._dialect)), Text).label(name)
         return _exact(name, kind, self._dialect)
 
 
@@ -269,10 +274,10 @@ def _per_offset(partition: Partition, first: int, end: int) -> Query:
 def _exact(name: str, kind: Any, dialect: str) -> Any:
     """A value as records hold it: MySQL returns six digits of a FLOAT, and PostgreSQL pads a CHAR with blanks."""
     if dialect in ("mysql", "mariadb") and isinstance(kind, sql.Float):
-        return column(name) * literal_column("1e0")
+        return column(as_name(name, dialect)) * literal_column("1e0")
     if dialect == "postgresql" and isinstance(kind, sql.CHAR):
-        return cast(column(name), Text)
-    return column(name)
+        return cast(column(as_name(name, dialect)), Text)
+    return column(as_name(name, dialect))
 
 
 def _key_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -281,7 +286,11 @@ def _key_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if pt.is_boolean(type_):
         return pa.array([each if each is None else bool(each) for each in values], type_)
     if is_uuid(type_):
-        return pa.array([UUID(str(each)).bytes for each in values], pa.binary(16))
+        return pa.array(map(_uuid, values), pa.binary(16))
+    if pt.is_time(type_):
+        return _times_of_day(values, type_)
+    if pt.is_decimal(type_):
+        return pa.array(map(_decimal, values), type_)
     if values and isinstance(values[0], str) and not pt.is_string(type_):
         return pa.array(values, pa.string()).cast(type_)
     return pa.array(values, type_)
@@ -296,19 +305,29 @@ def comparable(expected: pa.Array, kind: Any, dialect: str) -> pa.Array:
         return each_text(expected, _canonical_text)
     if pt.is_string(expected.type) and _is_padded(kind, dialect):
         return each_text(expected, lambda each: each.rstrip(" "))
+    if pt.is_string(expected.type) and (address := kind_of(_base(kind))):
+        return each_text(expected, lambda each: one_spelling(each, address))
     return expected.storage if is_uuid(expected.type) else expected
 
 
 def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str) -> pa.Array:
     """What the database's driver returned for a column that was written in this type."""
+    if isinstance(_base(kind), postgresql.ARRAY):
+        return _each(values, lambda each: _canonical(_document(_elements(each, type_.value_type), type_)), pa.string())
     if pt.is_nested(type_) or (pt.is_string(type_) and isinstance(kind, sql.JSON)):
         return _each(values, _canonical_text, pa.string())
     if pt.is_string(type_) and _is_padded(kind, dialect):
         return _each(values, lambda each: str(each).rstrip(" "), pa.string())
+    if pt.is_string(type_) and (address := kind_of(_base(kind))):
+        return _each(values, lambda each: one_spelling(str(each), address), pa.string())
     if pt.is_boolean(type_):
         return _each(values, bool, type_)
+    if pt.is_time(type_):
+        found = _times_of_day(values, type_)
+        changed = found.null_count != sum(each is None for each in values)  # to something that is no time of day
+        return _each(values, str, pa.string()) if changed else found
     if is_uuid(type_):
-        return _each(values, lambda each: UUID(str(each)).bytes, pa.binary())
+        return _each(values, lambda each: _uuid(each) or str(each).encode(), pa.binary())
     if pt.is_temporal(type_):  # numbers of microseconds or days, text (of SQLite), or Python's own
         some = next((each for each in values if each is not None), None)
         moment = pa.date32() if pt.is_date32(type_) else pa.timestamp("us")
@@ -316,13 +335,59 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
             return pa.array(values, pa.int64()).cast(moment)
         return pa.array(values, pa.string()).cast(moment) if isinstance(some, str) else pa.array(values, moment)
     try:
-        return pa.array(values, type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # changed to something that the type cannot hold
+        return pa.array(map(_decimal, values) if pt.is_decimal(type_) else values, type_)
+    except (
+        InvalidOperation,
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        OverflowError,
+    ):  # changed to something that the type cannot hold
         return _each(values, str, pa.string())
 
 
 def _each(values: Sequence[Any], convert: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
     return pa.array([None if each is None else convert(each) for each in values], type_)
+
+
+def _elements(values: Sequence[Any], type_: pa.DataType) -> list[Any]:
+    """Of an array, as Arrow would give them: PostgreSQL's driver knows no single floats, and has times in the session's zone."""
+    if pt.is_float32(type_):
+        return [float(np.float32(each)) if isinstance(each, float) else each for each in values]
+    if pt.is_timestamp(type_) and type_.tz is not None:
+        return [each.astimezone(timezone.utc) if isinstance(each, datetime) else each for each in values]
+    return list(values)
+
+
+def _times_of_day(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Python's times, MySQL's durations, or SQLite's text; NULL for what is no time of day."""
+    within = timedelta(0), timedelta(days=1)
+    texts = [
+        (datetime.min + each).time().isoformat()
+        if isinstance(each, timedelta) and within[0] <= each < within[1]
+        else each and str(each)
+        for each in values
+    ]
+    return from_text(pa.array(texts, pa.string()), type_)
+
+
+def _uuid(value: Any) -> bytes | None:
+    """None for a text of SQLite that is no UUID."""
+    try:
+        return UUID(str(value)).bytes
+    except ValueError:
+        return None
+
+
+def _decimal(value: Any) -> Decimal | None:
+    """SQLite returns an integer or a double, whose 15 digits are those of the decimal."""
+    return None if value is None else Decimal(f"{value:.15g}" if isinstance(value, float) else str(value))
+
+
+def _base(kind: Any) -> Any:
+    """The type behind a domain."""
+    while isinstance(kind, postgresql.DOMAIN):
+        kind = kind.data_type
+    return kind
 
 
 def _is_padded(kind: Any, dialect: str) -> bool:

@@ -12,12 +12,13 @@ import re
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import adbc_driver_manager
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_postgresql import dbapi
@@ -28,6 +29,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.postgres import postgres_url
 from landonce.protocol.block_rows import Claim
+from landonce.sinks.sql.addresses import in_postgres
 from landonce.sinks.sql.sink import SqlSink, session_name
 from landonce.sinks.sql.statements import (
     GONE,
@@ -180,7 +182,7 @@ class PostgresWriter(StatementWriter):
 
     def write(self, rows: pa.Table) -> None:
         self._columns = frozenset(rows.column_names)
-        super().write(landing(rows, self._sink.jsonb))
+        super().write(landing(rows, dict(self._sink.own_forms)))
         self._do(_AT_ONCE)
 
     def commit(self) -> None:
@@ -238,15 +240,28 @@ class PostgresWriter(StatementWriter):
         return trouble
 
 
-def landing(rows: pa.Table, jsonb: tuple[str, ...] = ()) -> pa.Table:
-    """Rows as COPY takes them: a UUID is its sixteen bytes, and a JSONB document begins with its version, 1."""
+def landing(rows: pa.Table, own_forms: Mapping[str, str]) -> pa.Table:
+    """Rows as COPY takes them: a UUID is its sixteen bytes, a JSONB document begins with its version, 1, and an address is binary."""
     for at, each in enumerate(rows.schema):
-        if each.name in jsonb:
-            rows = rows.set_column(at, each.name, pc.binary_join_element_wise("\x01", rows.column(at), ""))
+        column, form = rows.column(at), own_forms.get(each.name, "")
+        if form == "jsonb":
+            rows = rows.set_column(at, each.name, pc.binary_join_element_wise("\x01", column, ""))
+        elif form == "array" and each.type.value_type == pa.uuid():
+            rows = rows.set_column(at, each.name, pa.chunked_array([_lists_of_bytes(chunk) for chunk in column.chunks]))
+        elif form and form != "array":
+            encoded = [None if text is None else in_postgres(text, form) for text in column.to_pylist()]
+            rows = rows.set_column(at, each.name, pa.array(encoded, pa.binary()))
         if each.type == pa.uuid():
-            storage = pa.chunked_array([chunk.storage for chunk in rows.column(at).chunks], pa.binary(16))
+            storage = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.binary(16))
             rows = rows.set_column(at, each.name, storage)
     return rows
+
+
+def _lists_of_bytes(lists: pa.ListArray) -> pa.ListArray:
+    """Lists of UUIDs as lists of their bytes."""
+    ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy())
+    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+    return pa.ListArray.from_arrays(offsets, lists.flatten().storage, mask=lists.is_null())
 
 
 def conninfo(sink: SqlSink) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Inspector, make_url, text
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.sql import quoted_name
 
 from landonce.errors import ConfigError, LandonceError
 from landonce.ledger.block_ledgers import TargetLedger
@@ -57,8 +58,8 @@ class SqlSink(TransactionalSink):
     pipeline: str
     key: tuple[str, ...] = ()
     """The columns by which rows are changed; empty where rows are only added."""
-    jsonb: tuple[str, ...] = ()
-    """Columns that hold documents in PostgreSQL's binary form."""
+    own_forms: tuple[tuple[str, str], ...] = ()
+    """Columns that PostgreSQL takes in a form of their own, and which: `jsonb`, `array`, `inet` and others."""
     examined: str = ""
     """The table's fingerprint when the driver examined it. Empty: workers do not compare it."""
     create: bool = field(default=False, repr=False, compare=False)
@@ -130,11 +131,21 @@ class SqlSink(TransactionalSink):
 
     @property
     def name(self) -> str:
-        return self.table.rpartition(".")[2]
+        return as_name(self.table.rpartition(".")[2], self.dialect)
 
     @property
     def schema(self) -> str | None:
         return self.table.rpartition(".")[0] or None
+
+
+_KEYWORDS = frozenset({"collation", "concurrently", "current_schema", "lateral", "system_user", "tablesample"})
+
+
+def as_name(name: str, dialect: str) -> str:
+    """A name for SQLAlchemy's constructs. They leave some names without quotes that need them: keywords that they do not know, of which
+    MySQL and MariaDB have many, and a name that ends with a line break, which would be another name."""
+    bare = dialect not in ("mysql", "mariadb") and not name.endswith("\n") and name.lower() not in _KEYWORDS
+    return name if bare else quoted_name(name, quote=True)
 
 
 class TargetPostgres(PostgresDatabase):

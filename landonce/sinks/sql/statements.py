@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine.default import DefaultDialect
 
+from landonce.ledger.names import quoted
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.protocol.block_rows import Claim, Mark, flippable
@@ -31,7 +32,7 @@ class Syntax:
     """A parameter; `{}` is its number."""
 
     def name(self, name: str) -> str:
-        return str(self.made.identifier_preparer.quote_identifier(name))
+        return quoted(self.made, name, parameters=True)
 
     def table(self, table: str) -> str:
         """A table's name, with or without a schema."""

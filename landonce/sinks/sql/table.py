@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -10,10 +11,25 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import Column, Connection, Dialect, MetaData, Table, and_, func, inspect, or_, select, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    MetaData,
+    Table,
+    and_,
+    delete,
+    func,
+    inspect,
+    or_,
+    select,
+    text,
+)
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError, NoSuchTableError
+from sqlalchemy.dialects.mysql.mariadb import INET4, INET6
+from sqlalchemy.exc import DBAPIError, NoSuchTableError, SAWarning
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from landonce import errors
@@ -28,15 +44,18 @@ from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.types import (
     JsonText,
     ReflectedColumn,
+    UuidText,
     add_column,
     column_field,
     column_type,
     coordinate_types,
+    name_fault,
     new_table,
+    own_form,
+    server_of,
 )
 from landonce.sinks.transactional import TransactionalTable
 
-_LONGEST_NAME = 63
 _PARTIAL = {"postgresql_where", "sqlite_where"}
 """Options of an index that does not cover every row."""
 _KEYS = text(
@@ -61,7 +80,22 @@ _DOMAINS = text(
 )
 _ROWID = text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
 """The column that SQLite fills with a number of its own where it is NULL: a single primary key of the type INTEGER."""
-_JSON_TEXT = text("SELECT name FROM pragma_table_info(:name) WHERE type = :type")
+_OF_TYPE = text("SELECT name FROM pragma_table_info(:name) WHERE upper(type) = :type")
+_OF_MYSQL = text(
+    "SELECT column_name, column_type FROM information_schema.columns "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
+_WRITTEN = {
+    "postgresql": text(
+        "SELECT CAST(attname AS text), format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped"
+    ),
+    "mysql": _OF_MYSQL,
+    "mariadb": _OF_MYSQL,
+}
+"""The types of columns as the server writes them: SQLAlchemy does not know all."""
+_INETS = {"inet4": INET4(), "inet6": INET6()}
+"""Of MariaDB: SQLAlchemy has them, and does not find them."""
 _NUMBERS = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 
 
@@ -90,10 +124,10 @@ class SqlTable(TransactionalTable):
 
     def schema(self, declared: Schema | None = None, *, selected: bool = False) -> Schema:
         """What records must hold (`column_field`). Columns of JSON documents are written only if they are declared."""
-        named = declared.by_name() if declared is not None else {}
+        named, chosen = declared.by_name() if declared is not None else {}, declared is not None or selected
         fields = []
         for each in self.shape().columns:
-            found = column_field(self.sink, each, named.get(each["name"]), selected=selected)
+            found = column_field(self.sink, each, named.get(each["name"]), selected=selected, chosen=chosen)
             if isinstance(found, Field):
                 fields.append(found)
             elif found is not None and isinstance(each["type"], sql.JSON):
@@ -103,9 +137,11 @@ class SqlTable(TransactionalTable):
                 )
         return Schema(tuple(fields))
 
-    def jsonb(self) -> tuple[str, ...]:
-        """The columns that hold documents in PostgreSQL's binary form."""
-        return tuple(each["name"] for each in self.shape().columns if isinstance(each["type"], postgresql.JSONB))
+    def own_forms(self) -> tuple[tuple[str, str], ...]:
+        """The columns that PostgreSQL takes in a form of their own."""
+        if self.sink.dialect != "postgresql":
+            return ()
+        return tuple((each["name"], form) for each in self.shape().columns if (form := own_form(each["type"])))
 
     def check(self, declared: Schema | None = None, *, selected: bool = False) -> tuple[Finding, ...]:
         """Whether the table can hold the guarantee, and what else the user should know."""
@@ -176,18 +212,30 @@ class SqlTable(TransactionalTable):
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows there are with these offsets."""
-        columns = self._coordinates
-        topic, number, offset = (columns.c[name] for name in COORDINATES)
-        wanted = [
+        wanted, columns = self._within(ranges), self._coordinates
+        if not wanted:
+            return 0
+        with self.scanning() as connection:
+            return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
+
+    def no_removal(self) -> str:
+        return ""
+
+    def remove(self, ranges: Iterable[Range]) -> None:
+        """In one transaction."""
+        wanted = self._within(ranges)
+        if wanted:
+            with self._begun(self.database.writing) as connection:
+                connection.execute(delete(self._coordinates).where(or_(*wanted)))
+
+    def _within(self, ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
+        topic, number, offset = (self._coordinates.c[name] for name in COORDINATES)
+        return [
             and_(
                 topic == each.partition.topic, number == each.partition.number, offset >= each.first, offset < each.end
             )
             for each in ranges
         ]
-        if not wanted:
-            return 0
-        with self.scanning() as connection:
-            return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
 
     @cached_property
     def _coordinates(self) -> Table:
@@ -219,11 +267,12 @@ class SqlTable(TransactionalTable):
             there = {each.lower() for each in read_shape(self.sink, connection).names}
             added = []
             for name, type_ in sorted(wanted.items()):
-                if name.lower() in there or len(name.encode()) > _LONGEST_NAME:
+                if name.lower() in there or name_fault(name, self.sink.dialect, "column"):
                     continue
-                kind = column_type(type_, self.sink.dialect, name)
+                kind = column_type(type_, server_of(self.sink.dialect, self._dialect), name)
                 note = f" COMMENT '{json_note(type_)}'" if self.sink.notes and json_note(type_) else ""
-                connection.execute(text(add_column(self.sink, name, kind, self._dialect) + note))
+                statement = add_column(self.sink, name, kind, self._dialect) + note
+                connection.execute(text(statement.replace(":", "\\:")))
                 there.add(name.lower())
                 added.append(name)
         return tuple(added)
@@ -267,7 +316,9 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
     found = inspect(connection)
     name, schema = sink.name, sink.schema
     try:
-        columns = tuple({**each, "rowid": None} for each in found.get_columns(name, schema=schema))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Did not recognize type", SAWarning)
+            columns = tuple({**each, "rowid": None} for each in found.get_columns(name, schema=schema))
     except NoSuchTableError:
         raise errors.TableUnfit(
             f"there is no table {sink.table}, or the user may not see it.",
@@ -275,17 +326,33 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
             command="create it, or set `create: true` in {file}",
         ) from None
     deferred: set[frozenset[str]] = set()
-    if sink.dialect == "sqlite":
+    if sink.dialect in (
+        "mysql",
+        "mariadb",
+    ):  # SQLAlchemy reads SHOW CREATE TABLE, where a backtick in a name is doubled
+        columns = tuple({**each, "name": str(each["name"]).replace("``", "`")} for each in columns)
+    elif sink.dialect == "sqlite":
         match connection.execute(_ROWID, {"name": name}).all():
             case [(rowid, "INTEGER")]:
                 columns = tuple({**each, "rowid": rowid} for each in columns)
-        texts = connection.scalars(_JSON_TEXT, {"name": name, "type": JsonText.name}).all()
-        columns = tuple({**each, "type": JsonText()} if each["name"] in texts else each for each in columns)
+        for own in (JsonText, UuidText):
+            of_type = connection.scalars(_OF_TYPE, {"name": name, "type": own.name}).all()
+            columns = tuple({**each, "type": own()} if each["name"] in of_type else each for each in columns)
     elif sink.dialect == "postgresql":
         quoted = {"name": syntax_of("postgresql").table(sink.table)}
         _complete_domains(columns, connection, quoted)
         keys = [(at_once, frozenset(names)) for at_once, names in connection.execute(_KEYS, quoted)]
         deferred = {names for at_once, names in keys if not at_once} - {names for at_once, names in keys if at_once}
+    if sink.dialect in _WRITTEN:
+        of_table = (
+            {"name": syntax_of(sink.dialect).table(sink.table)}
+            if sink.dialect == "postgresql"
+            else {"name": name, "schema": schema}
+        )
+        written: dict[str, str] = {row[0]: row[1] for row in connection.execute(_WRITTEN[sink.dialect], of_table)}
+        columns = tuple({**each, "written": written.get(str(each["name"]))} for each in columns)
+        if sink.dialect in ("mysql", "mariadb"):
+            columns = tuple({**each, "type": _INETS.get(str(each["written"]), each["type"])} for each in columns)
     indexes = found.get_indexes(name, schema=schema)
     sets: list[list[Any]] = [found.get_pk_constraint(name, schema=schema)["constrained_columns"]]
     sets += [each["column_names"] for each in found.get_unique_constraints(name, schema=schema)]

@@ -6,25 +6,33 @@
     SMALLINT, INTEGER, BIGINT               int16, int32, int64 (SQLite, YDB: int64)    all
     TINYINT, … UNSIGNED                     int8, uint8 … uint64                        MySQL
     REAL, DOUBLE PRECISION                  float, double (SQLite, YDB: double)         all
-    NUMERIC(p, s)                           decimal128, up to 38 digits                 all but SQLite, which has none
+    NUMERIC(p, s)                           decimal128, up to 38 digits                 all (SQLite: up to 15)
     NUMERIC                                 decimal128, where it is declared            PostgreSQL
     TEXT, VARCHAR(n)                        string, of at most n characters             all
     BYTEA, BLOB                             binary (base64 in JSON)                     all
+    BINARY(n), VARBINARY(n)                 bytes of exactly, of at most n              MySQL
+    YEAR                                    int16, 1901 to 2155                         MySQL
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
-    UUID, ENUM                              uuid, string of a closed set                PostgreSQL
+    TIME                                    microseconds since midnight                 all but YDB
+    UUID                                    uuid                                        PostgreSQL, MariaDB, SQLite
+    ENUM                                    string of a closed set                      PostgreSQL, MySQL
+    INET, CIDR, MACADDR, INET4, INET6       string of a pattern                         PostgreSQL, MariaDB
+    arrays of most of these                 list                                        PostgreSQL
     JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
     JSON, JSONB; a column of JSON text      any value, as its JSON text                 all but YDB
 
-A column of another type is left to its default, or left out if `source.kafka.schema` does not name it; otherwise it is refused. Values
-are never approximated.
+A column of another type is left to its default or to NULL, and a record with a value for it is a dead letter; it is refused if it is
+required or `source.kafka.schema` names it. Values are never approximated.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,16 +42,24 @@ from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.errors import ConfigError
+from landonce.ledger.names import quoted
 from landonce.ledger.tables import ENGINE
 from landonce.read.schema.fields import JSON, Field, Schema, is_uuid, json_note, landed, spelled, with_note
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.addresses import address_field, kind_of
+from landonce.sinks.sql.sink import SqlSink, as_name
 
+_LONGEST_PART = 40
+_CUT_SHORT = ('"char"', "name")
+"""Text of one byte, and of 63 bytes: SQLAlchemy takes them for text of any length."""
+_SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 _DAY = 86_400
 _MICROSECONDS = 10**6
 _POSTGRES_DATE = (-2_440_588, 2_145_042_905)
 """From the 24th of November 4714 BC on, in days."""
 _POSTGRES_MOMENT = (_POSTGRES_DATE[0] * _DAY * _MICROSECONDS, 2**63 - 1)
+_PYTHONS_DAYS = (-719_162, 2_932_897)
+"""The years 1 to 9999."""
 _FINITE = ("sqlite", "mysql", "mariadb")
 """SQLite turns NaN into NULL, and MySQL has neither NaN nor infinity."""
 _NO_NUMBER = r"(?s)[\s\v]*(?:[^-+.0-9\s\v].*)?"
@@ -53,6 +69,10 @@ _NO_BLANK_AT_THE_END = r"(?s)(?:.*[^ ])?"
 _MYSQL_DATE = (-354_285, 2_932_896)
 """The years 1000 to 9999, in days."""
 _MYSQL_TIMESTAMP = (1, 2**31 - 1)
+_MYSQL_YEAR = (1901, 2155)
+"""MySQL takes 1 to 99 for years of this century and the last."""
+_SQLITE_DIGITS = 15
+"""SQLite keeps a decimal as an integer or a double, from which so many digits come back."""
 _MYSQL_INTEGERS = {
     "TINYINT": (pa.int8(), pa.uint8()),
     "SMALLINT": (pa.int16(), pa.uint16()),
@@ -84,6 +104,16 @@ class JsonText(sql.UserDefinedType[str]):
         return self.name
 
 
+class UuidText(sql.UserDefinedType[str]):
+    """A column of UUIDs in SQLite, as text: no UUID looks like a number, so SQLite keeps it as it is."""
+
+    cache_ok = True
+    name = "UUID"
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
 class Unsupported(Exception):
     """Records cannot become this type exactly. The message names it."""
 
@@ -94,8 +124,8 @@ def column_field(
     """The field that fills a column. None: the column is not written. A text: it has to be written, and why it cannot be.
 
     A column with a default that records need not fill is left to the database, unless it is declared. `selected`: expressions make
-    the columns, and JSON documents are text. `chosen`: the user said which columns are written. Otherwise all are written, and one of
-    a type that no value fits would silently stay empty.
+    the columns, and JSON documents are text. `chosen`: the user said which columns are written. Otherwise all are written, and a value
+    for one of a type that no value fits is a dead letter.
     """
     name, kind = column["name"], column["type"]
     if name in COORDINATES or column.get("computed") is not None or column.get("identity") is not None:
@@ -111,10 +141,15 @@ def column_field(
     if held is not None and (found := document_of(name, kind, held, sink.dialect, required=required)) is not None:
         return found
     try:
+        if sink.dialect == "postgresql" and str(column.get("written")).removesuffix("[]") in _CUT_SHORT:
+            raise Unsupported(f"PostgreSQL's {column['written']} does not hold every text")
         return field_of(name, kind, sink.dialect, required=required)
     except Unsupported as reason:
-        left = chosen or column.get("default") is not None or isinstance(kind, sql.JSON)
-        return f"column {name}: {reason}" if required or declared is not None or not left else None
+        if required or declared is not None or (not chosen and _is_open_number(kind) and sink.dialect == "postgresql"):
+            return f"column {name}: {reason}"
+        return (
+            None if chosen or isinstance(kind, sql.JSON) else Field.unfilled(name, column.get("written") or f"{kind!r}")
+        )
 
 
 def _undeclared(column: ReflectedColumn) -> pa.DataType | None:
@@ -122,6 +157,11 @@ def _undeclared(column: ReflectedColumn) -> pa.DataType | None:
     if isinstance(column["type"], (sql.JSON, JsonText)):
         return JSON
     return JSON if with_note(pa.string(), column.get("comment")) == JSON else None
+
+
+def _is_open_number(type_: Any) -> bool:
+    """PostgreSQL's NUMERIC without digits: a declaration gives it some."""
+    return isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
 
 
 def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
@@ -134,9 +174,8 @@ def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "",
     is_text = isinstance(type_, sql.String) and not isinstance(type_, sql.Enum)
     if is_text and declared == JSON:
         return Field(name, declared, required, longest=type_.length)
-    open_number = isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
     fits = pt.is_nested(declared) and landed(declared) == declared and (is_text or isinstance(type_, sql.JSON))
-    fits = fits or (dialect == "postgresql" and open_number and pt.is_decimal128(declared))
+    fits = fits or (dialect == "postgresql" and _is_open_number(type_) and pt.is_decimal128(declared))
     return Field(name, declared, required) if fits else None
 
 
@@ -146,6 +185,10 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
         return found
     if isinstance(type_, postgresql.DOMAIN):
         return field_of(name, type_.data_type, dialect, required=required or bool(type_.not_null))
+    if isinstance(type_, postgresql.ARRAY):
+        return _array(name, type_, required)
+    if kind := kind_of(type_):
+        return address_field(name, kind, required=required)
     if isinstance(type_, sql.Enum):
         return Field(name, pa.string(), required, allowed=frozenset(type_.enums))
     if isinstance(type_, sql.String):
@@ -155,9 +198,24 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
         if dialect != "postgresql":
             return Field(name, moment, required)
         return Field(name, moment, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
+    if isinstance(type_, sql.Time) and dialect != "yql" and not getattr(type_, "timezone", False):
+        return Field(name, pa.time64("us"), required, digits=getattr(type_, "precision", None))
     plain = _plain(type_, dialect)
     bounds = _POSTGRES_DATE if pt.is_date32(plain) and dialect == "postgresql" else None
     return Field(name, plain, required, bounds=bounds, finite=pt.is_floating(plain) and dialect in _FINITE)
+
+
+def _array(name: str, type_: Any, required: bool) -> Field:
+    """PostgreSQL does not say how many dimensions an array has: one is written. Its elements may be NULL."""
+    item = type_.item_type
+    plain = not isinstance(item, (sql.Enum, sql.CHAR, sql.JSON, postgresql.DOMAIN)) and not kind_of(item)
+    if not plain:
+        raise Unsupported(f"records cannot become an array of {item!r} exactly".replace("()", ""))
+    inner = field_of(name, item, "postgresql", required=False)
+    if pt.is_date32(inner.type) or pt.is_timestamp(inner.type):  # the driver of the audit knows Python's times only
+        first, end = (day * (1 if pt.is_date32(inner.type) else _DAY * _MICROSECONDS) for day in _PYTHONS_DAYS)
+        inner = replace(inner, bounds=(first, end - 1))
+    return replace(inner, type=pa.list_(inner.type), required=required)
 
 
 def _plain(type_: Any, dialect: str) -> pa.DataType:
@@ -165,13 +223,14 @@ def _plain(type_: Any, dialect: str) -> pa.DataType:
     for kind, arrow, loosely in _PLAIN:
         if isinstance(type_, kind):
             return loosely if loose else arrow
-    if isinstance(type_, sql.Uuid) and dialect == "postgresql":
+    if isinstance(type_, (sql.Uuid, UuidText)) and dialect != "yql":
         return pa.uuid()
     spelling = type(type_).__name__
     if isinstance(type_, sql.Float) or spelling in ("REAL", "DOUBLE", "DOUBLE_PRECISION", "FLOAT"):
         single = spelling == "REAL" or isinstance(type_, mysql.FLOAT)
         return pa.float32() if single and not loose else pa.float64()
-    if isinstance(type_, sql.Numeric) and dialect != "sqlite" and type_.precision and type_.precision <= 38:
+    most = _SQLITE_DIGITS if dialect == "sqlite" else 38
+    if isinstance(type_, sql.Numeric) and type_.precision and type_.precision <= most:
         return pa.decimal128(type_.precision, type_.scale or 0)
     raise Unsupported(f"records cannot become {type_!r} exactly".replace("()", ""))
 
@@ -182,12 +241,20 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
         return Field(name, pa.bool_(), required)
     if kind in _MYSQL_INTEGERS:
         return Field(name, _MYSQL_INTEGERS[kind][bool(type_.unsigned)], required)
-    if kind in ("TINYBLOB", "MEDIUMBLOB", "LONGBLOB"):
+    if kind == "MEDIUMINT":
+        return Field(name, pa.int32(), required, bounds=(0, 2**24 - 1) if type_.unsigned else (-(2**23), 2**23 - 1))
+    if kind == "YEAR":
+        return Field(name, pa.int16(), required, bounds=_MYSQL_YEAR)
+    if kind in ("TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "VARBINARY"):
         return Field(name, pa.binary(), required)
+    if kind == "BINARY":  # MySQL would add zero bytes to a shorter value
+        return Field(name, pa.binary(type_.length or 1), required)
     if kind == "SET" or (kind in ("FLOAT", "DOUBLE") and type_.scale is not None):
         raise Unsupported(f"records cannot become {type_!r} exactly: MySQL puts it in order, or rounds it")
     if kind in ("CHAR", "NCHAR"):
         return Field(name, pa.string(), required, longest=type_.length, pattern=_NO_BLANK_AT_THE_END)
+    if kind == "TIME":
+        return Field(name, pa.time64("us"), required, digits=type_.fsp or 0)
     if kind == "DATE":
         return Field(name, pa.date32(), required, bounds=_MYSQL_DATE)
     if kind == "DATETIME":
@@ -197,6 +264,15 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
         low, end = (second * _MICROSECONDS for second in _MYSQL_TIMESTAMP)
         return Field(name, pa.timestamp("us", tz="UTC"), required, bounds=(low, end - 1), digits=type_.fsp or 0)
     return None
+
+
+def own_form(type_: Any) -> str:
+    """How PostgreSQL's COPY takes a column that it takes in a form of its own: `jsonb`, `array`, or a type of addresses."""
+    while isinstance(type_, postgresql.DOMAIN):
+        type_ = type_.data_type
+    if isinstance(type_, postgresql.ARRAY):
+        return "array"
+    return "jsonb" if isinstance(type_, postgresql.JSONB) else kind_of(type_)
 
 
 def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[Any]:
@@ -217,10 +293,12 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return plain[type_]
     if pt.is_timestamp(type_) and type_.unit != "ns":
         return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-    if pt.is_decimal128(type_) and dialect != "sqlite":
+    if pt.is_decimal128(type_) and (dialect != "sqlite" or type_.precision <= _SQLITE_DIGITS):
         return sql.Numeric(type_.precision, type_.scale)
-    if is_uuid(type_) and dialect == "postgresql":
-        return postgresql.UUID(as_uuid=False)
+    if type_ == pa.time64("us") and dialect != "yql":
+        return sql.Time().with_variant(mysql.TIME(fsp=6), "mysql", "mariadb")
+    if is_uuid(type_) and dialect in ("postgresql", "mariadb", "sqlite"):
+        return UuidText() if dialect == "sqlite" else sql.UUID(as_uuid=False)
     if type_ == JSON and dialect != "yql":
         return (
             postgresql.JSON() if dialect == "postgresql" else JsonText() if dialect == "sqlite" else plain[pa.string()]
@@ -233,7 +311,9 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
     elif pt.is_timestamp(type_):
         why = "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)"
     elif pt.is_decimal(type_) and dialect == "sqlite":
-        why = "SQLite has no exact decimals; declare it as STRING or DOUBLE"
+        why = f"SQLite has no exact decimals of more than {_SQLITE_DIGITS} digits; declare it as STRING or DOUBLE"
+    elif is_uuid(type_):
+        why = "there is no type for UUIDs here; declare it as STRING"
     raise ConfigError(f"sink.sql.create: column {name!r}: {why}.")
 
 
@@ -249,49 +329,86 @@ def _key_type(dialect: str, collation: str = "utf8mb4_bin") -> sql.TypeEngine[An
     return sql.Text()
 
 
+def index_name(table: str, suffix: str) -> str:
+    """A name for an index that every database takes whole: tables whose long names begin alike have different ones."""
+    short = table.encode()[:_LONGEST_PART].decode(errors="ignore")
+    mark = "" if short == table else f"_{hashlib.sha256(table.encode()).hexdigest()[:8]}"
+    return f"{short}{mark}_{suffix}"
+
+
+def name_fault(name: str, dialect: str, what: str) -> str:
+    """Why the database or SQLAlchemy would refuse a name, or change it (PostgreSQL cuts long ones silently); empty if neither does."""
+    if not name or "\0" in name:
+        return "it is empty, or holds a zero byte"
+    if dialect == "postgresql" and len(name.encode()) > 63:
+        return "PostgreSQL's names have at most 63 bytes"
+    if dialect == "postgresql" and what == "column" and name in _SYSTEM_COLUMNS:
+        return "every table of PostgreSQL has a hidden column of that name"
+    if dialect in ("mysql", "mariadb") and len(name) > 64:
+        return "MySQL's names have at most 64 characters"
+    if dialect in ("mysql", "mariadb") and (name.endswith(" ") or max(name) > "\uffff" or "\n" in name):
+        return "MySQL's names do not end with a blank, and hold no line break and no character beyond U+FFFF"
+    if dialect == "sqlite" and what == "table" and name.lower().startswith("sqlite_"):
+        return "SQLite keeps names that begin with sqlite_ for itself"
+    return "SQLAlchemy takes names of at most 255 characters" if len(name) > 255 else ""
+
+
 def new_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
     """The table that landonce creates. The key is the primary key. Without a key the coordinates are indexed."""
+    for name, what in ((sink.name, "table"), *((each.name, "column") for each in declared.fields)):
+        if fault := name_fault(name, sink.dialect, what):
+            raise ConfigError(f"sink.sql.create: {name!r} cannot be the name of a {what}: {fault}.")
     unknown = [name for name in sink.key if name not in declared.by_name()]
     if unknown:
         raise ConfigError(f"sink.sql.key: the records have no field {', '.join(unknown)}.")
+    server = server_of(sink.dialect, dialect)
     keyed = sink.dialect == "yql" and not sink.key  # every table of YDB has a primary key
     columns = [
         Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
         for name, kind in coordinate_types(sink.dialect).items()
     ]
     # In MySQL's other collations `a` and `a ` are one key.
-    padless = "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+    padless = "utf8mb4_nopad_bin" if server == "mariadb" else "utf8mb4_0900_bin"
     for each in declared.fields:
         named = each.name in sink.key
         is_key_text = named and pt.is_string(each.type)
-        kind = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, sink.dialect, each.name)
+        kind = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, server, each.name)
         optional = not (each.required or named)
         note = (json_note(each.type) or None) if sink.notes else None
-        columns.append(Column(each.name, kind, primary_key=named, nullable=optional, autoincrement=False, comment=note))
+        columns.append(
+            Column(
+                as_name(each.name, sink.dialect),
+                kind,
+                primary_key=named,
+                nullable=optional,
+                autoincrement=False,
+                comment=note,
+            )
+        )
     charset: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
     table = Table(sink.name, MetaData(), *columns, schema=sink.schema, **ENGINE, **charset)
     if not sink.key and not keyed:
         brin = sink.dialect == "postgresql"  # a unique index would cost twice as much as COPY itself
         indexed = [table.c[name] for name in COORDINATES]
-        Index(f"{sink.name[:40]}_coordinates", *indexed, unique=not brin, postgresql_using="brin")
+        Index(index_name(sink.name, "coordinates"), *indexed, unique=not brin, postgresql_using="brin")
     return table
 
 
+def server_of(name: str, dialect: Dialect) -> str:
+    """A MariaDB may be reached under MySQL's name. What it is, only its server says."""
+    return "mariadb" if getattr(dialect, "is_mariadb", False) else name
+
+
 def add_column(sink: SqlSink, name: str, type_: sql.TypeEngine[Any], dialect: Dialect) -> str:
-    """`ALTER TABLE … ADD COLUMN …`, escaped for SQLAlchemy's `text`, which treats colons and percent signs in its own way."""
-    prepare: Any = dialect.identifier_preparer
-    table = ".".join(prepare.quote_identifier(part) for part in sink.table.split("."))
-    quoted = prepare.quote_identifier(name)
-    if prepare._double_percents:
-        quoted = quoted.replace("%%", "%")
+    """`ALTER TABLE … ADD COLUMN …`, as a person would run it."""
     spelling = dialect.type_compiler_instance.process(type_.dialect_impl(dialect))
-    return f"ALTER TABLE {table} ADD COLUMN {quoted} {spelling}".replace(":", "\\:")
+    return f"ALTER TABLE {quoted(dialect, *sink.table.split('.'))} ADD COLUMN {quoted(dialect, name)} {spelling}"
 
 
-def documents_as_text(rows: pa.Table) -> pa.Table:
-    """The rows with nested values as JSON. Value by value: Arrow has no writer for it."""
+def documents_as_text(rows: pa.Table, arrays: Collection[str] = ()) -> pa.Table:
+    """The rows with nested values as JSON, but for columns that are arrays. Value by value: Arrow has no writer for it."""
     for at, each in enumerate(rows.schema):
-        if pt.is_nested(each.type):
+        if pt.is_nested(each.type) and each.name not in arrays:
             values = [_json_value(value, each.type) for value in rows.column(at).to_pylist()]
             texts = [
                 None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.protocol.block_rows import Claim
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, counted, merged, unbalanced
+from landonce.protocol.reasons import Code, Reason, counted, merged
+from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes import OPERATION, Changes
 from landonce.read.decoding import decode_by
@@ -77,7 +78,9 @@ class SqlWorker(TransactionWorker):
     def wants(self, block: ReadBlock) -> tuple[Want, ...]:
         """Fields without a column in the table, if one column can hold them."""
         recipe, payloads = self.recipe, block.payloads.get(self.recipe.sink.table, [])
-        found = observed(payloads, recipe.source, identity=recipe.sink.key) if payloads else None
+        found = (
+            observed(payloads, recipe.source, recipe.decoding.format, identity=recipe.sink.key) if payloads else None
+        )
         added = tuple(
             (path, shape)
             for path, shape in (found.added if found is not None else ())
@@ -94,7 +97,7 @@ class SqlWorker(TransactionWorker):
         if not receipt.balanced:
             raise unbalanced(self.task.block, receipt)
         if refuse is None:
-            settled = settle_block(self.open, self.task.claim, receipt.to_json(), _shaped(rows), self.where)
+            settled = settle_block(self.open, self.task.claim, receipt.to_json(), self._shaped(rows), self.where)
             return self.result(settled, receipt)
         try:
             return self._write(rows, receipt, refuse)
@@ -115,7 +118,7 @@ class SqlWorker(TransactionWorker):
             )
             changes = self.recipe.changes is not None and rows.num_rows
             last = last_changes(rows, self.recipe.sink.key) if changes else None
-            shaped = _shaped(rows if last is None else rows.take(last))
+            shaped = self._shaped(rows if last is None else rows.take(last))
             try:
                 return self.result(settle_rows(self.open, claim, account.to_json(), shaped, self.where), account)
             except Trouble as trouble:
@@ -125,6 +128,13 @@ class SqlWorker(TransactionWorker):
                     refused += _judged(self.task, rows, bad, trouble)
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
 
+    def _shaped(self, rows: pa.Table) -> pa.Table:
+        """The columns as they are written."""
+        if not rows.num_rows:
+            return rows
+        arrays = [name for name, form in self.recipe.sink.own_forms if form == "array"]
+        return documents_as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())), arrays)
+
 
 def _judged(
     task: TransactionTask, rows: pa.Table, bad: list[tuple[int, Trouble]], trouble: Trouble
@@ -132,7 +142,9 @@ def _judged(
     """The dead letters of rows that the database can never take. Raises for everything else, and names the record."""
     if not bad:
         raise as_error(trouble, f"block {task.block}")
-    records = tuple(rejected_row(dict(task.labels), rows, at, why.said) for at, why in bad)
+    records = tuple(
+        rejected_row(dict(task.labels), rows, at, Reason(why.said, Code.REFUSED_BY_TARGET)) for at, why in bad
+    )
     first, last = records[0], records[-1]
     if bad[-1][1].blame is not Blame.ROW:
         raise as_error(bad[-1][1], f"{last.partition}: the record at offset {last.offset}")
@@ -141,13 +153,6 @@ def _judged(
             bad[0][1], f"{first.partition}: the record at offset {first.offset}, and {MOST:,} others of its block"
         )
     return records
-
-
-def _shaped(rows: pa.Table) -> pa.Table:
-    """The columns as they are written."""
-    if not rows.num_rows:
-        return rows
-    return documents_as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())))
 
 
 def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:

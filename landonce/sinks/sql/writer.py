@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol.block_rows import BlockRow, Claim, Mark
 from landonce.read.changes import DELETE, OPERATION
+from landonce.read.schema.fields import is_uuid
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint
 from landonce.sinks.sql.sink import BUSY_SECONDS, SqlSink, TargetSqlite
@@ -151,6 +152,8 @@ class RowWriter(StatementWriter):
 
     def _column(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """The column in values that the Python driver takes."""
+        if is_uuid(column.type):
+            return pa.chunked_array([[each and str(each) for each in column.to_pylist()]], pa.string())
         zoned = pt.is_timestamp(column.type) and column.type.tz is not None
         return column.cast(pa.timestamp("us")) if zoned else column
 
@@ -166,9 +169,10 @@ class SqliteWriter(RowWriter):
         return TargetSqlite(Path(str(self._sink.address.database)), busy_seconds=BUSY_SECONDS).connect()
 
     def _column(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """SQLite has no type for times: they are text, as SQLAlchemy and SQLite's own functions write them."""
+        """SQLite has no type for times: they are text, as SQLAlchemy and SQLite's own functions write them. It makes a number of the text
+        of a decimal itself."""
         plain = super()._column(column)
-        return plain.cast(pa.string()) if pt.is_temporal(plain.type) else plain
+        return plain.cast(pa.string()) if pt.is_temporal(plain.type) or pt.is_decimal(plain.type) else plain
 
     def commit(self) -> None:
         self._do("COMMIT")

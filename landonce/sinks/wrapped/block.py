@@ -29,7 +29,8 @@ class PushedBlock:
     end: int
     """One past the last offset that the block may hold. Offsets have gaps: count rows."""
     rows: pa.Table
-    """`_topic`, `_partition`, `_offset`, then the fields of the records."""
+    """`_topic`, `_partition`, `_offset`, then the fields of the records. If records change rows, `_change` is before the fields: I, U or D.
+    Of a deletion only the fields of the key are there, and the others are null."""
     attempt: int = 1
     """How often this block was pushed, this push included; 0 for a probe. On a retry only this and `deadline` differ."""
     deadline: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from landonce.errors import PlanChanged
+from landonce.read.record_columns import without_record_columns
 from landonce.sinks import checking
 from landonce.sinks.checking import CheckRun, Findings, Sections
 from landonce.sinks.contract import Finding, Level
@@ -48,7 +49,8 @@ def _sink(sink: WrappedSink) -> Findings:
 
 def _records(run: CheckRun, sink: WrappedSink) -> Findings:
     recipe = wrapped_recipe(run.parts, sink)
-    yield checking.decoded(recipe.source, recipe.decoding)
+    source = recipe.source if recipe.changes is None else without_record_columns(recipe.source)
+    yield checking.decoded(source, recipe.decoding, "", recipe.key, recipe.changes)
     pending = run.state.pending if run.state else None
     if pending is not None and pending.fingerprint != plan_fingerprint(sink, recipe):
         raise PlanChanged(

@@ -9,11 +9,20 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from landonce.config.model import Ledger, Transform, by_place, remember_secrets
 from landonce.errors import ConfigError
-from landonce.sinks.section import SinkSection
+from landonce.sinks.section import Changes, SinkSection, one_column
 
 if TYPE_CHECKING:
     from landonce.sinks.contract import Sink
     from landonce.sinks.wrapped.sink import WrappedSink
+
+
+def no_claims(ledger: Ledger) -> str:
+    """Why workers cannot claim blocks in this ledger. Empty: they can."""
+    if ledger.memory:
+        return "ledger.memory: workers of a wrapped sink claim blocks in the ledger, and no other process sees this one's memory"
+    if ledger.keeper_map is not None:
+        return "ledger.keeper_map: is a table of ClickHouse, and this sink is none"
+    return ""
 
 
 class Wrapped(SinkSection):
@@ -23,12 +32,35 @@ class Wrapped(SinkSection):
     """`module:name`, or the name of a plug-in. None if a program passes the sink itself."""
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """If the name is a function that makes the sink: its arguments."""
+    key: tuple[str, ...] = ()
+    """The fields that identify a row, if records change rows."""
+    changes: Changes | None = None
+    """How records say what happened. Each row of a block then says it in `_change`."""
     _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_field(cls, given: Any) -> Any:
+        return one_column(given)
 
     @model_validator(mode="after")
     def _sound(self) -> Wrapped:
+        if (self.changes is None) != (not self.key):
+            raise ValueError("`changes` and `key`, the fields that name one row, go together")
         remember_secrets(by_place(self.options))
         return self
+
+    @property
+    def change_mode(self) -> str:
+        return self.changes.mode if self.changes is not None else ""
+
+    @property
+    def reads_names(self) -> str:
+        return "changes" if self.change_mode in ("debezium", "dms") else ""
+
+    @property
+    def no_dedup(self) -> str:
+        return "with a wrapped sink, does not go with `changes`" if self.changes is not None else ""
 
     @property
     def folder(self) -> Path:
@@ -36,11 +68,10 @@ class Wrapped(SinkSection):
         return self._folder
 
     def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
-        del transform
-        if ledger is not None and ledger.plugin is not None:
-            raise ValueError(
-                "ledger: with `sink.wrapped` every push is claimed in the ledger's database: sqlite or postgres"
-            )
+        if self.changes is not None and not transform.empty:
+            raise ValueError("transform: does not go with `changes`, which takes records as they are")
+        if ledger is not None and (reason := no_claims(ledger)):
+            raise ValueError(reason)
 
     def to_sink(self, pipeline: str) -> WrappedSink:
         del pipeline

@@ -5,21 +5,26 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from landonce.errors import ConfigError
-from landonce.ledger.block_ledgers import Decision, PushLedger, PushPlace
+from landonce.ledger.claims import ClaimLedger, Decision
 from landonce.protocol import operate
 from landonce.protocol.block_rows import Mark, PushRow, Spot, over
 from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState
+from landonce.read.changes import Changes
+from landonce.read.decoding import BesideChanges, decoder_of
+from landonce.read.kafka.records import NoRecords
+from landonce.read.record_columns import without_record_columns
+from landonce.read.rows import CHANGE
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.claimed import OpenClaimed
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.operations import Choice, Operations, nothing_to_settle
 from landonce.sinks.parts import Parts
 from landonce.sinks.run import Columns, Run, SparkNeeds, run_of
-from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink, need_picklable, needed
+from landonce.sinks.wrapped.config import Wrapped
+from landonce.sinks.wrapped.sink import HANDED_OVER, WrappedSink, claim_place, need_picklable, needed
 from landonce.sinks.wrapped.worker import WrappedRecipe
 
 
@@ -32,8 +37,27 @@ def wrapped_recipe(parts: Parts, sink: WrappedSink) -> WrappedRecipe:
             "source.kafka.schema: is missing. A wrapped sink has no columns that could say what a record holds.",
             command='declare it in {file}, for example `schema: "id BIGINT NOT NULL, word STRING"`',
         )
-    ledger = PushPlace(config.outside_ledger.place, config.pipeline)
-    return WrappedRecipe(**run_of(parts).basics, source=source, target=source, sink=needed(sink), ledger=ledger)
+    ledger = claim_place(config.outside_ledger, config.pipeline)
+    recipe = WrappedRecipe(**run_of(parts).basics, source=source, target=source, sink=needed(sink), ledger=ledger)
+    section = config.sink
+    if isinstance(section, Wrapped) and section.changes is not None:
+        return _of_changes(recipe, section.key, section.changes.decoding())
+    return recipe
+
+
+def _of_changes(recipe: WrappedRecipe, key: tuple[str, ...], changes: Changes) -> WrappedRecipe:
+    """Records change rows: a block says of each what it does, and a deletion has nothing but its key."""
+    try:
+        if any(each.name == CHANGE for each in recipe.source.fields):
+            raise ValueError(f"the field {CHANGE} does not go with `changes`")
+        decoder_of(without_record_columns(recipe.source), recipe.decoding, key, changes)
+        BesideChanges.of(recipe.source, recipe.decoding, key, changes)
+    except ValueError as reason:
+        raise ConfigError(
+            f"sink.wrapped.changes: {reason}.",
+            command="correct `key`, `changes` or `source.kafka.schema` in {file}",
+        ) from None
+    return replace(recipe, key=key, changes=changes)
 
 
 def ledger_reachable(parts: Parts, *, remote: bool) -> None:
@@ -43,14 +67,14 @@ def ledger_reachable(parts: Parts, *, remote: bool) -> None:
         raise ConfigError(
             f"ledger.sqlite: {path} is a file on this machine, and the workers, which claim blocks in it, run on other "
             "machines.",
-            command="name a PostgreSQL ledger: `ledger: {postgres: …}`",
+            command="name a ledger that workers reach: `ledger: {postgres: …}`, or a plug-in",
         )
 
 
 def block_rows(parts: Parts, state: LedgerState) -> tuple[PushRow, ...]:
     """What the ledger says of the blocks of the pending plan."""
     ledger = parts.ledger
-    return ledger.status(state.pending.batch).rows if state.pending and isinstance(ledger, PushLedger) else ()
+    return ledger.status(state.pending.batch).rows if state.pending and isinstance(ledger, ClaimLedger) else ()
 
 
 def claimed_blocks(parts: Parts, state: LedgerState) -> tuple[str, ...]:
@@ -79,7 +103,7 @@ class WrappedOperations(Operations):
     def settle(self, block: str, owner: str, *, landed: bool) -> Choice:
         """What was claimed is waited out first: then the person's word holds."""
         ledger, state = self.parts.ledger, self.required()
-        if not isinstance(ledger, PushLedger) or state.pending is None:
+        if not isinstance(ledger, ClaimLedger) or state.pending is None:
             raise nothing_to_settle()
         batch = state.pending.batch
         blocks = {key_of(state, each): each for each in state.pending.blocks}
@@ -102,7 +126,7 @@ class OpenWrapped(OpenClaimed):
 
     def __init__(self, sink: WrappedSink, run: Run) -> None:
         super().__init__(run)
-        if not isinstance(run.ledger, PushLedger):
+        if not isinstance(run.ledger, ClaimLedger):
             raise TypeError("the ledger of a wrapped sink keeps a row per block")
         self.sink, self.ledger = sink, run.ledger
 
@@ -110,12 +134,13 @@ class OpenWrapped(OpenClaimed):
         if self.run.parts is not None:
             wrapped_recipe(self.run.parts, self.sink)
             ledger_reachable(self.run.parts, remote=self.run.remote)
-        elif self.run.remote and isinstance(self.ledger.address.where, Path):
+        elif self.run.remote and self.ledger.address.file is not None:
             raise ConfigError(
                 "ledger: a SQLite file is one of this machine, and the query's workers, which claim blocks in it, run on others.",
                 command="name a PostgreSQL URL",
             )
-        need_picklable(self.sink)
+        if not self.run.pushed:  # it stays in this process
+            need_picklable(self.sink)
 
     def spark(self) -> SparkNeeds:
         return SparkNeeds(("landonce.sinks.wrapped.worker",))
@@ -125,8 +150,14 @@ class OpenWrapped(OpenClaimed):
         del columns
         if self.run.parts is None:
             given = Schema(tuple(Field(each.name, each.type) for each in self.run.query or ()))
+            brought = isinstance(self.run.basics["records"], NoRecords)
             self.recipe = WrappedRecipe(
-                **self.run.basics, source=given, target=given, sink=self.sink, ledger=self.ledger.address
+                **self.run.basics,
+                source=given,
+                target=given,
+                sink=self.sink,
+                ledger=self.ledger.address,
+                as_given=brought,
             )
             return
         recipe = wrapped_recipe(self.run.parts, self.sink)

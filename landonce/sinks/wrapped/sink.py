@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any
 from landonce.config.model import without_secrets
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, LandonceError
-from landonce.ledger.block_ledgers import PushLedger, PushPlace
+from landonce.ledger.block_ledgers import PushPlace
+from landonce.ledger.claims import ClaimLedger, ClaimPlace
+from landonce.ledger.entry_claims import PluginPlace
 from landonce.packages import IMPORT_ENDS, plug_in
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.wrapped.block import PushedBlock
+from landonce.sinks.wrapped.config import no_claims
 
 if TYPE_CHECKING:
+    from landonce.config import model
     from landonce.sinks.checking import CheckRun, Sections
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
@@ -71,8 +75,8 @@ class WrappedSink(Sink):
 
         return OpenWrapped(needed(self), run)
 
-    def open_ledger(self, config: Pipeline) -> PushLedger:
-        return PushPlace(config.outside_ledger.place, config.pipeline).open()
+    def open_named_ledger(self, named: model.Ledger, name: str) -> ClaimLedger:
+        return claim_place(named, name).open()
 
     def promise(self, config: Pipeline) -> Promise:
         """The target is the user's own; its part is what its sink declares."""
@@ -99,10 +103,17 @@ class WrappedSink(Sink):
         )
 
     @property
+    def no_replay(self) -> str:
+        return (
+            f"{self.name} is a wrapped sink, which gets the records of a partition in their order: a dead letter is older than what was "
+            "pushed after it, and could overwrite that."
+        )
+
+    @property
     def unreadable(self) -> str:
         return f"{self.name} is a wrapped sink: landonce can push to its target and cannot read what it holds."
 
-    def open_query_ledger(self, where: str | Path | None, name: str) -> PushLedger:
+    def open_query_ledger(self, where: str | Path | None, name: str) -> ClaimLedger:
         if where is None:
             raise ConfigError("ledger: say where the position is kept.")
         return PushPlace(where, name).open()
@@ -154,6 +165,15 @@ class WrappedSink(Sink):
 
 HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent=False)
 """Replaces it in commands that only read the pipeline file. Nothing is pushed with it."""
+
+
+def claim_place(named: model.Ledger, name: str) -> ClaimPlace:
+    """Where workers claim the blocks of a pipeline of this name."""
+    if reason := no_claims(named):
+        raise ConfigError(f"{reason}.", command="name `sqlite`, `postgres` or `plugin`")
+    if named.plugin is not None:
+        return PluginPlace(named.plugin.name, name, named.plugin.folder, tuple(named.plugin.options.items()))
+    return PushPlace(named.place, name)
 
 
 def needed(sink: WrappedSink) -> WrappedSink:

@@ -18,15 +18,16 @@ from landonce import errors
 from landonce.clock import now
 from landonce.config.secrets import redact
 from landonce.failpoints import reach
-from landonce.ledger.block_ledgers import PushLedger
+from landonce.ledger.claims import ClaimLedger
 from landonce.protocol import push as steps
 from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
 from landonce.protocol.push import Outcome, Pushing, Stage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.decoding import decode_by
-from landonce.read.rows import as_is, fit_to
+from landonce.read.changes import OPERATION, Changes
+from landonce.read.decoding import BesideChanges, decode_by
+from landonce.read.rows import CHANGE, as_is, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.worker import BlockWorker, Refuse, failed
@@ -47,16 +48,27 @@ class WrappedRecipe(PushRecipe):
     target: Schema
     """What the sink gets: the source, or what `select` makes of it. Rows of a query are pushed as they are."""
     sink: WrappedSink
+    as_given: bool = False
+    """Rows are brought, by a query or a push: they are pushed as they are."""
+    key: tuple[str, ...] = ()
+    changes: Changes | None = None
+    """How records change rows of this key, if they do."""
 
     @property
     def pushes(self) -> WrappedSink:
         return self.sink
 
     def _decisive(self) -> tuple[object, ...]:
-        return pa.__version__, self.sink.identity, self.source.fingerprint(), self.select, self.where
+        keyed = (self.key, repr(self.changes)) if self.changes is not None else ()
+        return pa.__version__, self.sink.identity, self.source.fingerprint(), self.select, self.where, *keyed
 
     def worker(self, task: PushTask) -> BlockWorker:
         return WrappedWorker(self, task)
+
+
+def with_change(rows: pa.Table) -> pa.Table:
+    """What a change does, under the name that blocks have for it."""
+    return rows.rename_columns([CHANGE if each == OPERATION else each for each in rows.column_names])
 
 
 @dataclass(frozen=True)
@@ -76,11 +88,15 @@ class WrappedWorker(BlockWorker):
     def reader(self) -> Reader:
         recipe = self.recipe
         decode = decode_by(recipe.source, recipe.decoding)
-        return Reader.of_one(self.task.block.table, decode, as_is if recipe.shuffled else fit_to(recipe.target))
+        if recipe.changes is not None:
+            decode = BesideChanges.of(recipe.source, recipe.decoding, recipe.key, recipe.changes)
+        return Reader.of_one(self.task.block.table, decode, as_is if recipe.as_given else fit_to(recipe.target))
 
     def write(self, block: ReadBlock, receipt: Receipt, refuse: Refuse | None) -> BlockResult:
         del refuse
         task, rows = self.task, block.rows(self.task.block.table)
+        if self.recipe.changes is not None:
+            rows = with_change(rows)
         sending = Sending(
             index=task.index,
             spot=self.spot,
@@ -140,7 +156,7 @@ class Sending:
     """Names the attempt."""
 
 
-def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> BlockResult:
+def push_block(sink: WrappedSink, ledger: ClaimLedger, sending: Sending) -> BlockResult:
     """Returns once the block's fate is known, or the driver has to find it out. Pushes at most once."""
     with ExitStack() as stack:
         try:
@@ -155,7 +171,7 @@ def push_block(sink: WrappedSink, ledger: PushLedger, sending: Sending) -> Block
 class _Attempt:
     """One attempt of one worker to push one block."""
 
-    def __init__(self, sink: WrappedSink, ledger: PushLedger, sending: Sending, delivery: Delivery) -> None:
+    def __init__(self, sink: WrappedSink, ledger: ClaimLedger, sending: Sending, delivery: Delivery) -> None:
         self._sink, self._ledger, self._sending, self._delivery = sink, ledger, sending, delivery
         self._row: PushRow | None = None
         self._began = 0.0

@@ -16,16 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from landonce.protocol.reasons import Code, Reason, of_field
 from landonce.read.formats.avro.schema import Array, Enum, Fixed, Map, Member, Node, Primitive, Record, Union
 
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-CUT = "is cut off: the record ends inside it"
-NO_NUMBER = "holds a number that is too large for its Avro type"
-NO_LENGTH = "holds a length that is not valid"
-NO_BRANCH = "names a branch that its union does not have"
-NO_SYMBOL = "names a symbol that its enum does not have"
+CUT = Reason("is cut off: the record ends inside it", Code.MALFORMED)
+NO_NUMBER = Reason("holds a number that is too large for its Avro type", Code.MALFORMED)
+NO_LENGTH = Reason("holds a length that is not valid", Code.MALFORMED)
+NO_BRANCH = Reason("names a branch that its union does not have", Code.MALFORMED)
+NO_SYMBOL = Reason("names a symbol that its enum does not have", Code.INVALID_VALUE)
+NO_ROOM = Reason("holds more items than its record has room for", Code.MALFORMED)
 _PAD = 16
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _FEW, _MANY = 16, 256
@@ -38,10 +40,10 @@ _U = np.uint64
 class Faults:
     """Why records cannot land: the first reason of each."""
 
-    reasons: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, Reason] = field(default_factory=dict)
 
-    def add(self, records: Longs, where: str, problem: str) -> None:
-        reason = f"field {where!r} {problem}" if where else f"the record {problem}"
+    def add(self, records: Longs, where: str, problem: Reason) -> None:
+        reason = of_field(where, problem) if where else problem.reworded(f"the record {problem}")
         for record in records.tolist():
             self.reasons.setdefault(record, reason)
 
@@ -91,7 +93,7 @@ class Cursor:
         """Continues behind what a part has read."""
         self.at[rows] = part.at
 
-    def fail(self, rows: npt.NDArray[np.bool_], where: str, problem: str) -> None:
+    def fail(self, rows: npt.NDArray[np.bool_], where: str, problem: Reason) -> None:
         """Ends the records of these rows (a mask)."""
         if rows.any():
             self.faults.add(self.record[rows], where, problem)
@@ -325,7 +327,7 @@ class _Items:
         wrong = (count < 0) | (count > room)
         if self.fewest == 0:
             wrong |= self.seen[rows] + count > _ITEMS_WITHOUT_BYTES
-        part.fail(wrong, self.where, "holds more items than its record has room for")
+        part.fail(wrong, self.where, NO_ROOM)
         count[wrong] = 0
         self.cursor.put(rows, part)
         self.left[rows] = count
@@ -366,7 +368,7 @@ class _Items:
                 starts.append(at)
                 at = walk(self.item, memory, at, end)
         except Fault as fault:
-            self.cursor.faults.add(self.cursor.record[row : row + 1], self.where, str(fault))
+            self.cursor.faults.add(self.cursor.record[row : row + 1], self.where, fault.problem)
             at = end
         count = len(starts)
         self._keep(np.full(count, row), self.seen[row] + np.arange(count), np.array(starts, np.int64))
@@ -389,7 +391,11 @@ class _Items:
 
 
 class Fault(Exception):
-    """Raised by `walk`; the message is the problem."""
+    """Raised by `walk`."""
+
+    def __init__(self, problem: Reason) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 def walk(node: Node, data: memoryview, at: int, end: int) -> int:
@@ -429,7 +435,7 @@ def _walk_blocks(item: Node, data: memoryview, at: int, end: int) -> int:
             _, at = _varint(data, at, end)
         seen += count
         if (count * fewest > end - at) if fewest else seen > _ITEMS_WITHOUT_BYTES:
-            raise Fault("holds more items than its record has room for")
+            raise Fault(NO_ROOM)
         for _ in range(count):
             at = walk(item, data, at, end)
 

@@ -12,20 +12,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from landonce.config.formats import AvroFormat
 from landonce.errors import ConfigError
-from landonce.read.formats import Collected, Decoded, Format, Indexes
+from landonce.protocol.reasons import Code, Reason
+from landonce.read.formats import Collected, Decoded, Format, Indexes, RecordType, RecordTypes
 from landonce.read.formats.avro.cursor import Body, Cursor, Faults, Longs
 from landonce.read.formats.avro.plan import Mismatch, Plan, plan
-from landonce.read.formats.avro.schema import BadSchema, Node, fingerprint, parse
+from landonce.read.formats.avro.schema import (
+    KEY_MARK,
+    BadSchema,
+    Member,
+    Node,
+    Record,
+    Union,
+    fingerprint,
+    marks,
+    parse,
+)
 from landonce.read.formats.avro.suggest import fields_of
 from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import blocks
@@ -36,7 +49,7 @@ VERSION = 1
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 
 Framing = Literal["none", "single-object", "confluent"]
-_TRAILING = "the record goes on after the last field of its Avro schema"
+_TRAILING = Reason("the record goes on after the last field of its Avro schema", Code.MALFORMED)
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class Avro(Format):
     reader: str | None = None
     """The text of the schema that all records are resolved to. None: each is read by its writer's own."""
     framing: Framing = "none"
+    bare: bool = False
+    """A value that is no record is the only field of the schema."""
 
     def __post_init__(self) -> None:
         """Raises `BadSchema` for a text that is no schema, so that nothing starts with it."""
@@ -73,6 +88,84 @@ class Avro(Format):
         known = [each for each in written if not isinstance(each, str)]
         return _suggested(known) if known else None
 
+    def described(self) -> Schema | None:
+        texts = (self.reader,) if self.reader is not None else self.schemas
+        try:
+            return fields_of([parse(each) for each in texts]) if texts else None
+        except TypeError:  # no one table has the fields of these schemas
+            return None
+
+    def for_keys(self) -> Avro:
+        return replace(self, bare=True)
+
+    @property
+    def has_types(self) -> bool:
+        return True
+
+    @property
+    def marks_nulls(self) -> bool:
+        return True
+
+    def examples(self, values: pa.BinaryArray) -> list[bytes]:
+        groups = by_schema(self.framing, *Body.of(values.cast(pa.binary())))[1]
+        return [values[int(members[0])].as_py() or b"" for _, members in groups if len(members)]
+
+    def types_of(self, values: pa.BinaryArray) -> RecordTypes:
+        number, known = np.full(len(values), -1, np.int64), dict[RecordType, int]()
+        body, start, end = Body.of(values.cast(pa.binary()))
+        for key, members in by_schema(self.framing, body, start, end)[1]:
+            try:
+                types = _types_by(self, key)
+            except LookupError:
+                continue
+            branch = np.zeros(len(members), np.int64)
+            if len(types) > 1:
+                cursor = Cursor(body, start[members], end[members], np.arange(len(members)), Faults())
+                branch = cursor.longs("")
+            for at, each in enumerate(types):
+                if each is not None:
+                    number[members[branch == at]] = known.setdefault(each, len(known))
+        return RecordTypes(number, tuple(known))
+
+    def types(self, values: Sequence[bytes], subjects: Sequence[str]) -> tuple[RecordType, ...]:
+        if self.reader is not None:
+            return _types(parse(self.reader))
+        if self.registry is None:
+            return tuple(each for text in self.schemas for each in _types(parse(text)))
+        written = [writer_of(self, key) for key in sorted(_keys(self, values))]
+        nodes = [each for each in written if not isinstance(each, str)]
+        for subject in subjects:
+            with suppress(UnknownSchema):
+                found = self.registry.latest(subject)
+                if found.kind == "AVRO":
+                    nodes.append(parse(found.text, [text for _, text in found.referenced]))
+        return tuple(dict.fromkeys(each for node in nodes for each in _types(node)))
+
+
+def _types(node: Node) -> tuple[RecordType, ...]:
+    """The types of records of one schema: of a union, one for each record."""
+    branches = node.branches if isinstance(node, Union) else (node,)
+    try:
+        return tuple(RecordType.of(each.name, marks(each)) for each in branches if isinstance(each, Record))
+    except BadSchema as error:
+        raise ConfigError(f"{error}.", command=f"correct {KEY_MARK} in the Avro schema") from None
+
+
+@lru_cache(maxsize=1024)
+def _types_by(format_: Avro, key: bytes) -> tuple[RecordType | None, ...]:
+    """The types of records with this frame: one, or one for each branch of a union. Raises `LookupError` if the schema is not known: it may
+    be, a moment later."""
+    writer = writer_of(format_, key)
+    if isinstance(writer, str):
+        raise LookupError(writer)
+    branches = writer.branches if isinstance(writer, Union) else (writer,)
+    if format_.reader is None:
+        return tuple(next(iter(_types(each)), None) for each in branches)
+    wanted = _types(parse(format_.reader))
+    names = [each.name if isinstance(each, Record) else "" for each in branches]
+    only = wanted[0] if len(wanted) == 1 else None
+    return tuple(next((each for each in wanted if each.name == name), only if name else None) for name in names)
+
 
 def _suggested(schemas: Sequence[Node]) -> Schema:
     try:
@@ -92,28 +185,52 @@ def _keys(format_: Avro, values: Sequence[bytes]) -> set[bytes]:
     return {each[len(head) : size] for each in values if each.startswith(head) and len(each) >= size}
 
 
-_HEADS = {"confluent": (b"\0", 5), "single-object": (b"\xc3\x01", 10)}
+_HEADS = {"none": (b"", 0), "confluent": (b"\0", 5), "single-object": (b"\xc3\x01", 10)}
 """How a framed value begins, and how many bytes are before its body."""
 
 
-def writer_of(format_: Avro, key: bytes) -> Node | str:
+def writer_of(format_: Avro, key: bytes) -> Node | Reason:
     """The schema of a frame's id or fingerprint, or the reason why its records are rejected."""
     try:
         if format_.framing == "none":
             return parse(format_.schemas[0])
         if format_.framing == "single-object":
             known = {fingerprint(each): each for each in format_.schemas}
-            return parse(known[key]) if key in known else f"no schema has the fingerprint {key[::-1].hex()}"
+            return parse(known[key]) if key in known else _unknown(f"no schema has the fingerprint {key[::-1].hex()}")
         assert format_.registry is not None
         number = int.from_bytes(key, "big")
         found = format_.registry.schema(number)
         if found.kind != "AVRO":
-            return f"schema {number} of the registry is {found.kind}, not AVRO"
+            return _unknown(f"schema {number} of the registry is {found.kind}, not AVRO")
         return parse(found.text, [text for _, text in found.referenced])
     except UnknownSchema:
-        return f"schema {int.from_bytes(key, 'big')} is not in the registry"
+        return _unknown(f"schema {int.from_bytes(key, 'big')} is not in the registry")
     except BadSchema as error:
-        return str(error) if format_.framing != "confluent" else f"schema {int.from_bytes(key, 'big')}: {error}"
+        return _unknown(
+            f"schema {int.from_bytes(key, 'big')}: {error}" if format_.framing == "confluent" else str(error)
+        )
+
+
+def _unknown(words: str) -> Reason:
+    return Reason(words, Code.UNKNOWN_SCHEMA)
+
+
+def by_schema(
+    framing: Framing, body: Body, start: Longs, end: Longs
+) -> tuple[npt.NDArray[np.bool_], list[tuple[bytes, Indexes]]]:
+    """Which values have a frame, and the values of each writer's schema. Moves `start` behind the frames."""
+    if framing == "none":
+        return np.ones(len(start), np.bool_), [(b"", np.arange(len(start)))]
+    head, size = _HEADS[framing]
+    framed = end - start >= size
+    for at, byte in enumerate(head):
+        framed &= body.data[np.minimum(start + at, body.size)] == byte
+    members = np.flatnonzero(framed)
+    keys = np.zeros(len(members), np.uint64)
+    for at in range(len(head), size):
+        keys = (keys << np.uint64(8)) | body.data[start[members] + at]
+    start += size
+    return framed, [(int(key).to_bytes(size - len(head), "big"), members[keys == key]) for key in np.unique(keys)]
 
 
 class AvroDecoder:
@@ -132,33 +249,24 @@ class AvroDecoder:
         self._plans: dict[bytes, Plan] = {}
         if source.framing == "none":
             found = self._plan(b"")
-            if isinstance(found, str):
+            if isinstance(found, Reason):
                 raise TypeError(found)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
         found = Collected(self._arrow)
         values = values.cast(pa.binary())
-        rows = self._screen(found, values)
+        rows = np.flatnonzero(found.screen(values, self._max_record_bytes))
         records = values if len(rows) == len(values) else values.take(pa.array(rows))
         for start, stop in blocks(records):
             self._decode_block(found, rows[start:stop], records.slice(start, stop - start))
         return found.result()
 
-    def _screen(self, found: Collected, values: pa.BinaryArray) -> Indexes:
-        lengths = pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
-        missing, long = lengths < 0, lengths > self._max_record_bytes
-        for at in np.flatnonzero(missing).tolist():
-            found.reject(at, "no value (a tombstone)")
-        for at in np.flatnonzero(long).tolist():
-            found.reject(at, f"record of {lengths[at]} bytes exceeds max_record_bytes={self._max_record_bytes}")
-        return np.flatnonzero(~missing & ~long)
-
     def _decode_block(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         body, start, end = Body.of(records)
         for key, members in self._by_schema(found, rows, body, start, end):
             made = self._plan(key)
-            if isinstance(made, str):
+            if isinstance(made, Reason):
                 for at in members.tolist():
                     found.reject(rows[at], made)
                 continue
@@ -182,34 +290,30 @@ class AvroDecoder:
         self, found: Collected, rows: Indexes, body: Body, start: Longs, end: Longs
     ) -> Iterator[tuple[bytes, Indexes]]:
         """The records of each writer's schema. Moves `start` behind the frames; rejects values without a frame."""
-        if self._source.framing == "none":
-            yield b"", np.arange(len(rows))
-            return
-        head, size = _HEADS[self._source.framing]
-        framed = end - start >= size
-        for at, byte in enumerate(head):
-            framed &= body.data[np.minimum(start + at, body.size)] == byte
+        framed, groups = by_schema(self._source.framing, body, start, end)
+        _, size = _HEADS[self._source.framing]
+        unframed = Reason(f"does not begin with the {size} bytes of {self._source.framing} framing", Code.BAD_FRAME)
         for at in np.flatnonzero(~framed).tolist():
-            found.reject(rows[at], f"does not begin with the {size} bytes of {self._source.framing} framing")
-        members = np.flatnonzero(framed)
-        keys = np.zeros(len(members), np.uint64)
-        for at in range(len(head), size):
-            keys = (keys << np.uint64(8)) | body.data[start[members] + at]
-        start += size
-        for key in np.unique(keys):
-            yield int(key).to_bytes(size - len(head), "big"), members[keys == key]
+            found.reject(rows[at], unframed)
+        yield from groups
 
-    def _plan(self, key: bytes) -> Plan | str:
+    def _whole(self, writer: Node) -> Node:
+        """A record has the encoding of its fields, so that one value is a record with one field."""
+        if not self._source.bare or len(self._schema.fields) > 1 or isinstance(writer, Record | Union):
+            return writer
+        return Record("key", (Member(self._schema.fields[0].place().names[0], writer),))
+
+    def _plan(self, key: bytes) -> Plan | Reason:
         """A reason is not kept: a registry may know the id a moment later."""
         if key in self._plans:
             return self._plans[key]
         writer = writer_of(self._source, key)
-        if isinstance(writer, str):
+        if isinstance(writer, Reason):
             return writer
         try:
-            self._plans[key] = plan(writer, self._reader, self._schema)
+            self._plans[key] = plan(self._whole(writer), self._reader, self._schema)
         except Mismatch as error:
-            return str(error)
+            return Reason(str(error), Code.SCHEMA_MISMATCH)
         return self._plans[key]
 
 

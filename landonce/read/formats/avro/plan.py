@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.avro import values
 from landonce.read.formats.avro.cursor import (
     NO_SYMBOL,
@@ -45,7 +47,7 @@ from landonce.read.formats.avro.schema import (
     kind_of,
 )
 from landonce.read.formats.avro.suggest import type_of
-from landonce.read.formats.json.columns import mask_of
+from landonce.read.formats.json.columns import KEY_TWICE, NULL_INSIDE, is_textual, mask_of, settle_keys, unfitting
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Place, Schema, folded, landed, spelled
 
 _NULL = Primitive("null")
@@ -98,6 +100,8 @@ def _plan(writer: Node, reader: Node, to: _Target) -> Plan:
     if isinstance(writer, Record) and isinstance(reader, Record) and _named_alike(writer, reader):
         return _record(writer, reader, to)
     if isinstance(writer, Array) and isinstance(reader, Array):
+        if to.place.positional:
+            return _positions(writer, reader, to)
         if not pt.is_list(to.type):
             raise _unfit(reader, to)
         inner = to.child(to.place.inside[0], to.field, f"{to.where}[]")
@@ -114,7 +118,7 @@ def _branch(writer: Node, reader: Node, to: _Target) -> Plan:
     try:
         return _plan(writer, reader, to)
     except Mismatch as error:
-        return _Never(str(error), writer, to.type)
+        return _Never(Reason(str(error), Code.SCHEMA_MISMATCH), writer, to.type)
 
 
 def _into_union(writer: Node, reader: Union, to: _Target) -> Plan:
@@ -208,12 +212,18 @@ def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> Plan:
     if promoted is None:
         raise _unresolved(writer, reader, to)
     made = values.conversion(values.meaning(reader), to.field, to.type)
+    if made is None and isinstance(writer, Primitive) and isinstance(reader, Primitive) and _is_loose(reader):
+        return _leaf(Primitive(writer.kind), Primitive(reader.kind), to)
     if made is None and isinstance(reader, Fixed):  # the bytes themselves
         plain = replace(reader, logical=None)
         made, writer, promoted = values.conversion(values.meaning(plain), to.field, to.type), plain, values.same
     if made is None:
         raise _unfit(reader, to)
     return _Leaf(writer, promoted, made, to)
+
+
+def _is_loose(node: Primitive) -> bool:
+    return node.logical is not None and node.logical.loose
 
 
 def _enum(writer: Enum, reader: Enum, to: _Target) -> Plan:
@@ -239,7 +249,7 @@ class _Leaf:
         made = self.converted(self.promoted(found))
         if made.null_count > found.null_count:
             lost = mask_of(made.is_null()) & ~mask_of(found.is_null())
-            cursor.fail(lost, to.where, values.misfit(to.type))
+            cursor.fail(lost, to.where, unfitting(to.type))
         values.limits(made, to.type, to.field, cursor, to.where)
         return made
 
@@ -386,6 +396,9 @@ class _Struct:
         return pa.StructArray.from_arrays([columns[at] for at in range(len(fields))], fields=fields)
 
 
+_IS_NULL = Reason("is null, and the column must not be", Code.MISSING_FIELD)
+
+
 @dataclass(frozen=True)
 class _Required:
     """A place that must not be null."""
@@ -396,9 +409,7 @@ class _Required:
     def read(self, cursor: Cursor) -> pa.Array:
         found = self.plan.read(cursor)
         if found.null_count:
-            problem = (
-                "holds a null" if "[]" in self.where or "." in self.where else "is null, and the column must not be"
-            )
+            problem = NULL_INSIDE if "[" in self.where or "." in self.where else _IS_NULL
             cursor.fail(mask_of(found.is_null()), self.where, problem)
         return found
 
@@ -407,8 +418,16 @@ class _Required:
 
 
 def _json(writer: Node, reader: Node, to: _Target) -> Plan:
-    """Whatever the value is: read as the columns that its schema suggests, then written as JSON."""
+    """Whatever the value is: read as the columns that its schema suggests, then written as JSON. What a union holds is the value itself
+    for a target that takes several types; elsewhere it is named by its type."""
+    if to.field.judge is not None and to.field.judge.any_type:
+        if isinstance(writer, Union):
+            return _Branches(tuple(_branch(each, reader, to) for each in writer.branches), to)
+        if isinstance(reader, Union):
+            reader = _candidates(writer, reader.branches)[0]
     natural = Field(to.place.name, type_of(reader)[0])
+    if to.field.bounds is not None and (pt.is_binary(natural.type) or pt.is_fixed_size_binary(natural.type)):
+        raise _unfit(reader, to)  # base64 may look like an integer
     inner = replace(to, place=natural.place(), field=natural, fold_case=False)
     return _JsonText(_plan(writer, reader, inner), to)
 
@@ -423,7 +442,9 @@ class _JsonText:
         texts = json_texts(found)
         made = pa.array(texts, pa.string())
         lost = mask_of(made.is_null()) & ~mask_of(found.is_null())
-        cursor.fail(lost, self.to.where, "holds a number or a time that JSON cannot hold")
+        cursor.fail(lost, self.to.where, Reason("holds a number or a time that JSON cannot hold", Code.INVALID_VALUE))
+        if self.to.field.bounds is not None:
+            made = pc.utf8_trim(made, characters='"')  # an integer of any size may be written as a string
         values.limits(made, self.to.type, self.to.field, cursor, self.to.where)
         return made
 
@@ -439,6 +460,9 @@ class _List:
 
     def read(self, cursor: Cursor) -> pa.Array:
         counts, inner = items(self.writer.items, cursor, self.to.where)
+        wanted = self.to.field.items
+        if wanted is not None:
+            cursor.fail(counts != wanted, self.to.where, Reason(f"does not hold {wanted} items", Code.INVALID_VALUE))
         return pa.ListArray.from_arrays(_offsets(counts), self.item.read(inner), type=self.to.type)
 
 
@@ -446,15 +470,72 @@ def _offsets(counts: Any) -> pa.Array:
     return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
 
 
+def _positions(writer: Array, reader: Array, to: _Target) -> Plan:
+    """An array as the parts of a tuple, as in JSON."""
+    plans = []
+    for at, place in enumerate(to.place.inside):
+        part = to.child(place, to.field.inside(place.name), f"{to.where}[{at}]")
+        plans.append(_required(_plan(writer.items, reader.items, part), part))
+    return _Positions(tuple(plans), writer, to)
+
+
+@dataclass(frozen=True)
+class _Positions:
+    plans: tuple[Plan, ...]
+    writer: Array
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        counts, inner = items(self.writer.items, cursor, self.to.where)
+        whole = counts == len(self.plans)
+        wanted = Reason(f"does not hold {len(self.plans)} items", Code.INVALID_VALUE)
+        cursor.fail(~whole, self.to.where, wanted)
+        first = (np.cumsum(counts) - counts)[whole]
+        place = np.full(len(counts), -1, np.int64)
+        place[whole] = np.arange(len(first))
+        spread = pa.array(place, mask=place < 0)
+        columns = [each.read(inner.part(first + at)).take(spread) for at, each in enumerate(self.plans)]
+        return pa.StructArray.from_arrays(columns, fields=list(self.to.type))
+
+
 def _map(writer: Map, reader: Map, to: _Target) -> Plan:
     if not pt.is_map(to.type):
         raise _unfit(reader, to)
     key_place = Place(KEY, to.type.key_type, False, ())
     key_to = to.child(key_place, to.field.inside(KEY), f"{to.where}.{KEY}")
-    key = _leaf(Primitive("string"), Primitive("string"), key_to)
+    of_text = pt.is_string(key_to.type) or is_textual(key_to.type)
+    key = _leaf(Primitive("string"), Primitive("string"), key_to) if of_text else _WrittenKeys(key_to, to.where)
     inner = to.child(to.place.inside[0], to.field.inside(VALUE), f"{to.where}.{VALUE}")
     value = _plan(writer.values, reader.values, inner)
     return _MapOf(key, value if to.type.item_field.nullable else _Required(value, inner.where), writer, to)
+
+
+@dataclass(frozen=True)
+class _WrittenKeys:
+    """Keys that are numbers or booleans, as JSON writes them."""
+
+    to: _Target
+    where: str
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        text = values.read(Primitive("string"), cursor, self.to.where)
+        keys, faults = settle_keys(text, self.to.type, self.to.field)
+        for fault in faults:
+            cursor.fail(fault.rows, self.where, fault.problem)
+        values.limits(keys, self.to.type, self.to.field, cursor, self.to.where)
+        return keys
+
+
+def _without_null(keys: pa.Array) -> pa.Array:
+    """The keys with another one in the place of nulls, which no map holds. The rows with these are rejected."""
+    plain = keys.storage if isinstance(keys, pa.ExtensionArray) else keys
+    if pt.is_string(plain.type) or pt.is_binary(plain.type):
+        any_key = pa.array([""]).cast(plain.type)
+    else:
+        any_key = pa.Array.from_buffers(plain.type, 1, [None, pa.py_buffer(bytes(plain.type.bit_width // 8 or 1))])
+    at = np.where(mask_of(plain.is_null()), len(plain), np.arange(len(plain)))
+    filled = pa.concat_arrays([plain, any_key]).take(pa.array(at))
+    return pa.ExtensionArray.from_storage(keys.type, filled) if isinstance(keys, pa.ExtensionArray) else filled
 
 
 @dataclass(frozen=True)
@@ -470,7 +551,7 @@ class _MapOf:
         found = self.value.read(inner)
         self._refuse_repeated(keys, counts, cursor)
         if keys.null_count:  # of failed records
-            keys = keys.fill_null(pa.scalar("", pa.string()).cast(keys.type)) if pt.is_string(keys.type) else keys
+            keys = _without_null(keys)
         return pa.MapArray.from_arrays(_offsets(counts), keys, found, type=self.to.type)
 
     def _refuse_repeated(self, keys: pa.Array, counts: Any, cursor: Cursor) -> None:
@@ -483,7 +564,7 @@ class _MapOf:
         if again.any():
             rows = np.zeros(len(counts), np.bool_)
             rows[owner[order][1:][again]] = True
-            cursor.fail(rows, self.to.where, "holds a key twice")
+            cursor.fail(rows, self.to.where, KEY_TWICE)
 
 
 @dataclass(frozen=True)
@@ -527,7 +608,7 @@ class _Tagged:
 class _Never:
     """A branch that no column can hold: the records that use it are rejected."""
 
-    reason: str
+    reason: Reason
     writer: Node
     type: pa.DataType
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from landonce.read.schema.fields import Path
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -22,8 +24,20 @@ _LOGICAL = {
     },
     "string": {"uuid"},
 }
+_DEBEZIUM = {
+    "io.debezium.time.Date": ("int", "date"),
+    "io.debezium.time.Time": ("int", "time-millis"),
+    "io.debezium.time.MicroTime": ("long", "time-micros"),
+    "io.debezium.time.Timestamp": ("long", "local-timestamp-millis"),
+    "io.debezium.time.MicroTimestamp": ("long", "local-timestamp-micros"),
+    "io.debezium.time.NanoTimestamp": ("long", "local-timestamp-nanos"),
+}
+"""By the name that Connect writes beside a type."""
 _WIDEST_DECIMAL = 76
 NO_DEFAULT = object()
+KEY_MARK = "landonce.dedup_key"
+"""The property of a field that is part of the key of an event: `true`, or its position in the key."""
+BAD_MARK = -1
 
 
 class BadSchema(ValueError):
@@ -37,6 +51,8 @@ class Logical:
     name: str
     precision: int = 0
     scale: int = 0
+    loose: bool = False
+    """It is Debezium's, and not Avro's: a column of integers takes the number as it is."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,8 @@ class Member:
     type: Node
     aliases: tuple[str, ...] = ()
     default: Any = field(default=NO_DEFAULT, compare=False)
+    key: int = field(default=0, compare=False)
+    """Its position in the key of an event; 0 if it is not part of the key, `BAD_MARK` if the schema says something else."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +218,9 @@ class _Parser:
             if not isinstance(each, dict) or not isinstance(each.get("name"), str):
                 raise BadSchema(f"a field of {full} in the Avro schema has no name")
             type_ = self.node(_need(each, "type"), space)
-            members.append(Member(each["name"], type_, _aliases(each), each.get("default", NO_DEFAULT)))
+            default, mark = each.get("default", NO_DEFAULT), each.get(KEY_MARK, 0)
+            position = int(mark) if isinstance(mark, int) and mark >= 0 else BAD_MARK
+            members.append(Member(each["name"], type_, _aliases(each), default, position))
         if len({each.name for each in members}) < len(members):
             raise BadSchema(f"{full} in the Avro schema has two fields of one name")
         return tuple(members)
@@ -242,7 +262,8 @@ def _clean(name: str) -> str:
 def _logical(raw: Mapping[str, Any], kind: str, size: int = 0) -> Logical | None:
     name = raw.get("logicalType")
     if not isinstance(name, str):
-        return None
+        of_kind, meant = _DEBEZIUM.get(str(raw.get("connect.name")), ("", ""))
+        return Logical(meant, loose=True) if of_kind == kind else None
     if name == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = raw.get("precision"), raw.get("scale", 0)
         if type(precision) is not int or type(scale) is not int:
@@ -253,6 +274,33 @@ def _logical(raw: Mapping[str, Any], kind: str, size: int = 0) -> Logical | None
     if kind == "fixed":
         return Logical(name) if (name, size) in (("uuid", 16), ("duration", 12)) else None
     return Logical(name) if name in _LOGICAL.get(kind, ()) else None
+
+
+def marks(record: Record, above: Path = ()) -> Iterator[tuple[int, Path]]:
+    """The fields of the key of an event, with their positions. Raises `BadSchema` for marks that no key can have."""
+    for each in record.fields:
+        path = (*above, each.name)
+        if each.key == BAD_MARK:
+            raise BadSchema(f"{KEY_MARK} of field {'.'.join(path)!r} is neither true nor a position from 1 on")
+        if each.key:
+            yield each.key, path
+        for inner, several in _records_in(each.type):
+            found = list(marks(inner, path))
+            if found and several:
+                raise BadSchema(f"field {'.'.join(found[0][1])!r} is in an array or a map, and cannot be part of a key")
+            yield from found
+
+
+def _records_in(node: Node) -> Iterator[tuple[Record, bool]]:
+    """The records of a field, and whether a value may hold several."""
+    if isinstance(node, Record):
+        yield node, False
+    elif isinstance(node, Union):
+        for each in node.branches:
+            yield from _records_in(each)
+    elif isinstance(node, Array | Map):
+        for record, _ in _records_in(node.items if isinstance(node, Array) else node.values):
+            yield record, True
 
 
 def fingerprint(text: str) -> bytes:

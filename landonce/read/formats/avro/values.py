@@ -15,10 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.avro.cursor import NO_SYMBOL, Bytes, Cursor, Longs
 from landonce.read.formats.avro.schema import Enum, Fixed, Logical, Primitive
-from landonce.read.formats.json.columns import cast_or_null, fixed, from_text, mask_of, settle_value, unfit_value
-from landonce.read.schema.fields import Field, is_uuid, spelled
+from landonce.read.formats.json.columns import (
+    cast_or_null,
+    fixed,
+    from_text,
+    mask_of,
+    not_valid,
+    settle_value,
+    unfit_value,
+)
+from landonce.read.schema.fields import Field, is_uuid
 
 DURATION = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("months", "days", "millis")])
 _PLAIN = {
@@ -71,7 +80,7 @@ def read(node: Leaf, cursor: Cursor, where: str) -> pa.Array:
         return pa.nulls(len(cursor))
     if node.kind == "boolean":
         flags = cursor.fixed(1, where)[:, 0]
-        cursor.fail((flags > 1), where, "is neither true nor false")
+        cursor.fail((flags > 1), where, Reason("is neither true nor false", Code.MALFORMED))
         return pa.array(flags == 1)
     if node.kind in ("float", "double"):
         width = 4 if node.kind == "float" else 8
@@ -83,13 +92,13 @@ def read(node: Leaf, cursor: Cursor, where: str) -> pa.Array:
     found = cursor.binaries(where)
     if node.kind == "bytes":
         return found
-    text = _checked(found, cast_or_null(found, pa.string()), cursor, where, "is not valid UTF-8")
+    text = _checked(found, cast_or_null(found, pa.string()), cursor, where, Reason("is not valid UTF-8", Code.NOT_UTF8))
     if node.logical is None:
         return text
-    return _checked(text, from_text(text, pa.uuid()), cursor, where, "is not a valid UUID")
+    return _checked(text, from_text(text, pa.uuid()), cursor, where, not_valid("UUID"))
 
 
-def _checked(before: pa.Array, after: pa.Array, cursor: Cursor, where: str, problem: str) -> pa.Array:
+def _checked(before: pa.Array, after: pa.Array, cursor: Cursor, where: str, problem: Reason) -> pa.Array:
     """The converted values; a value that became null ends its record."""
     if after.null_count != before.null_count:
         cursor.fail(mask_of(pc.and_(after.is_null(), before.is_valid())), where, problem)
@@ -101,7 +110,7 @@ def _of_integers(node: Primitive, values: Longs, cursor: Cursor, where: str) -> 
     if pt.is_time(type_):
         wrong = (values < 0) | (values >= _DAY[type_.unit])
         if wrong.any():
-            cursor.fail(wrong, where, "is not a time of day")
+            cursor.fail(wrong, where, Reason("is not a time of day", Code.OUT_OF_RANGE))
             values = np.where(wrong, 0, values)
     array = pa.array(values)
     return (array.cast(pa.int32()) if node.kind == "int" else array).cast(type_)
@@ -127,7 +136,7 @@ def _decimals(start: Longs, end: Longs, logical: Logical, cursor: Cursor, where:
     type_ = meaning(Primitive("bytes", logical))
     width = type_.byte_width
     data, size = cursor.body.data, end - start
-    cursor.fail(size == 0, where, "is a decimal without any byte")
+    cursor.fail(size == 0, where, Reason("is a decimal without any byte", Code.MALFORMED))
     first = data[np.minimum(start, cursor.body.size)]
     sign = np.where((size > 0) & (first >= 0x80), np.uint8(0xFF), np.uint8(0))
     words = np.repeat(sign, width).reshape(-1, width)
@@ -142,7 +151,7 @@ def _decimals(start: Longs, end: Longs, logical: Logical, cursor: Cursor, where:
     array = pa.Array.from_buffers(type_, len(size), [None, pa.py_buffer(np.ascontiguousarray(words))])
     limit = pa.scalar(_largest(logical), type_)
     wide |= ~mask_of(pc.and_(pc.less_equal(array, limit), pc.greater_equal(array, pc.negate(limit))))
-    cursor.fail(wide, where, f"has more than {logical.precision} digits")
+    cursor.fail(wide, where, Reason(f"has more than {logical.precision} digits", Code.OUT_OF_RANGE))
     return array
 
 
@@ -179,10 +188,6 @@ def limits(array: pa.Array, type_: pa.DataType, field: Field, cursor: Cursor, wh
     """Ends the records whose values a target cannot hold, although their type fits."""
     for fault in unfit_value(array, type_, field):
         cursor.fail(fault.rows, where, fault.problem)
-
-
-def misfit(type_: pa.DataType) -> str:
-    return f"does not fit {spelled(type_)}"
 
 
 def same(array: pa.Array) -> pa.Array:

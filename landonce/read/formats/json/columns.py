@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason, missing, of_field
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, is_uuid, landed, spelled
 
 ENTRIES = "entries"
@@ -45,11 +46,19 @@ _TIME = r"\A\d\d:\d\d(?::\d\d(?:\.\d+)?)?\z"
 _UUID = r"\A(?i:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})\z"
 _HEX_OF_UUID = [at for at in range(36) if at not in (8, 13, 18, 23)]
 _BASE64 = r"\A(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\z"
+_INTEGER_KEY, _DECIMAL_KEY, _BOOLEAN_KEY = (
+    r"\A(?:0|-?[1-9][0-9]*)\z",
+    r"\A-?[0-9]+(?:\.[0-9]+)?\z",
+    r"\A(?:true|false)\z",
+)
 _WAYS = 8  # how many pieces a failed cast is cut into
 
 
 Mask = npt.NDArray[np.bool_]
-MISSING = "is missing"
+MISSING = Reason("is missing", Code.MISSING_FIELD)
+NULL_INSIDE = Reason("holds a null", Code.MISSING_FIELD)
+NOT_FINITE = Reason("is not a finite number of its type", Code.OUT_OF_RANGE)
+KEY_TWICE = Reason("holds a key twice", Code.REPEATED_FIELD)
 
 
 @dataclass(frozen=True)
@@ -57,12 +66,24 @@ class Fault:
     """``rows`` must not land; ``problem`` says why, as a predicate of the field, or of what is at ``where`` inside it."""
 
     rows: Mask
-    problem: str
+    problem: Reason
     where: str = ""
 
-    def reason(self, name: str) -> str:
-        name += self.where
-        return f"missing required field {name!r}" if self.problem == MISSING else f"field {name!r} {self.problem}"
+    def reason(self, name: str) -> Reason:
+        path = name + self.where
+        return missing(path) if self.problem == MISSING else of_field(path, self.problem)
+
+
+def unfitting(type_: pa.DataType) -> Reason:
+    """Of a number, a time or bytes that the type cannot hold."""
+    if pt.is_fixed_size_binary(type_):
+        return Reason(f"does not hold exactly {type_.byte_width} bytes", Code.OUT_OF_RANGE)
+    return Reason(f"does not fit {spelled(type_)}", Code.OUT_OF_RANGE)
+
+
+def not_valid(called: str) -> Reason:
+    """Of a text that is not written as its type."""
+    return Reason(f"is not a valid {called}", Code.INVALID_VALUE)
 
 
 def is_textual(type_: pa.DataType) -> bool:
@@ -75,6 +96,12 @@ def is_textual(type_: pa.DataType) -> bool:
         or pt.is_fixed_size_binary(type_)
         or is_uuid(type_)
     )
+
+
+def is_key(type_: pa.DataType) -> bool:
+    """Whether a map may have keys of this type: JSON writes each of them as a string. Not floats: several texts are one float."""
+    plain = pt.is_string(type_) or pt.is_integer(type_) or pt.is_boolean(type_) or pt.is_decimal(type_)
+    return bool(plain or is_textual(type_))
 
 
 def from_text(text: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -183,17 +210,18 @@ def settle_value(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
             wanted = f"a valid {spelled(type_)}"
             if pt.is_binary(type_) or pt.is_fixed_size_binary(type_):
                 wanted = "valid base64" + ("" if pt.is_binary(type_) else f" of {type_.byte_width} bytes")
-            faults = [Fault(mask_of(pc.and_(settled.is_null(), array.is_valid())), f"is not {wanted}")]
+            bad = mask_of(pc.and_(settled.is_null(), array.is_valid()))
+            faults = [Fault(bad, Reason(f"is not {wanted}", Code.INVALID_VALUE))]
         return settled, faults + unfit_value(settled, type_, field)
     if pt.is_decimal(type_):
         largest = Decimal((0, (9,) * type_.precision, -type_.scale))
         fits = pc.less_equal(pc.abs(array), pa.scalar(largest, array.type))
-        faults = unless(fits, f"does not fit {spelled(type_)}")
+        faults = unless(fits, unfitting(type_))
         if faults:
             array = pc.if_else(fits, array, pa.scalar(None, array.type))
         return array.cast(type_), faults
     if pt.is_floating(type_):
-        return array, unless(pc.is_finite(array), "is not a finite number of its type") + _float_faults(array, field)
+        return array, unless(pc.is_finite(array), NOT_FINITE) + _float_faults(array, field)
     if pt.is_string(type_) and field.bounds is not None:
         array = pc.utf8_trim(array, characters='"')  # an integer of any size may be written as a string
     return array, unfit_value(array, type_, field)
@@ -204,20 +232,23 @@ def unfit_value(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault
     if pt.is_string(type_):
         return _string_faults(array, field)
     if pt.is_floating(type_):
-        faults = unless(pc.is_finite(array), "is not a finite number") if field.finite else []
+        faults = (
+            unless(pc.is_finite(array), Reason("is not a finite number", Code.OUT_OF_RANGE)) if field.finite else []
+        )
         return faults + _float_faults(array, field)
-    if not pt.is_temporal(type_):
+    if not (pt.is_temporal(type_) or pt.is_integer(type_)):
         return []
     faults = []
     if field.bounds is not None:
-        whole = array.cast(pa.int32() if pt.is_date32(array.type) else pa.int64())
+        whole = array if pt.is_integer(type_) else array.cast(pa.int32() if pt.is_date32(array.type) else pa.int64())
         fits = pc.and_(pc.greater_equal(whole, field.bounds[0]), pc.less_equal(whole, field.bounds[1]))
-        faults += unless(fits, "is outside the range of the target")
-    surplus = UNIT_DIGITS[array.type.unit] - field.digits if pt.is_timestamp(type_) and field.digits is not None else 0
+        faults += unless(fits, Reason("is outside the range of the target", Code.OUT_OF_RANGE))
+    has_digits = field.digits is not None and (pt.is_timestamp(type_) or pt.is_time64(type_))
+    surplus = UNIT_DIGITS[array.type.unit] - (field.digits or 0) if has_digits else 0
     if surplus > 0:  # a target with two digits after the second is decoded in milliseconds, and must not cut the third
         whole = array.cast(pa.int64())
         even = pc.equal(pc.multiply(pc.divide(whole, 10**surplus), 10**surplus), whole)
-        faults += unless(even, "is finer than the target can hold")
+        faults += unless(even, Reason("is finer than the target can hold", Code.INEXACT))
     return faults
 
 
@@ -226,7 +257,7 @@ def _float_faults(array: pa.Array, field: Field) -> list[Fault]:
     if field.bits is None:
         return []
     surplus = pc.bit_wise_and(array.view(pa.uint32()), pa.scalar(2 ** (24 - field.bits) - 1, pa.uint32()))
-    return unless(pc.equal(surplus, 0), f"is not a number that {field.called} holds exactly")
+    return unless(pc.equal(surplus, 0), Reason(f"is not a number that {field.called} holds exactly", Code.INEXACT))
 
 
 def _whole_within(text: pa.Array, bounds: tuple[int, int]) -> pa.Array:
@@ -248,27 +279,29 @@ def _at_most(digits: pa.Array, limit: int) -> pa.Array:
 def _string_faults(array: pa.Array, field: Field) -> list[Fault]:
     faults = []
     if field.bounds is not None:
-        faults += unless(_whole_within(array, field.bounds), f"is not an integer in the range of {field.called}")
+        within = Reason(f"is not an integer in the range of {field.called}", Code.OUT_OF_RANGE)
+        faults += unless(_whole_within(array, field.bounds), within)
     if field.most_bytes is not None:
-        faults += unless(
-            pc.less_equal(pc.binary_length(array), field.most_bytes), f"is longer than {field.most_bytes} bytes"
-        )
+        longer = Reason(f"is longer than {field.most_bytes} bytes", Code.OUT_OF_RANGE)
+        faults += unless(pc.less_equal(pc.binary_length(array), field.most_bytes), longer)
     if field.allowed is not None:
         names = pa.array(sorted(field.allowed), pa.string())
         known = pc.or_kleene(pc.is_in(array, value_set=names), array.is_null())
-        faults += unless(known, "is not one of the allowed names")
+        faults += unless(known, Reason("is not one of the allowed names", Code.INVALID_VALUE))
     if field.pattern is not None:
         whole = pc.match_substring_regex(array, pattern=rf"\A(?:{field.pattern})\z")
-        faults += unless(whole, f"is not a valid {field.called}" if field.called else "does not match its pattern")
+        unlike = Reason("does not match its pattern", Code.INVALID_VALUE)
+        faults += unless(whole, not_valid(field.called) if field.called else unlike)
     if field.longest is not None:
         short = pc.less_equal(pc.utf8_length(array), field.longest)
-        faults += unless(short, f"is longer than {field.longest} characters")
+        faults += unless(short, Reason(f"is longer than {field.longest} characters", Code.OUT_OF_RANGE))
     if field.without_nul:
-        faults += unless(pc.invert(pc.match_substring(array, "\0")), "holds a zero byte, which the table cannot")
+        zero = Reason("holds a zero byte, which the table cannot", Code.INVALID_VALUE)
+        faults += unless(pc.invert(pc.match_substring(array, "\0")), zero)
     if field.judge is not None:
         problems = field.judge(array)
         for problem in problems.drop_null().unique().to_pylist():
-            faults += unless(pc.not_equal(problems, problem), problem)
+            faults += unless(pc.not_equal(problems, problem), Reason(problem, Code.INVALID_VALUE))
     return faults
 
 
@@ -288,7 +321,7 @@ def from_ticks(array: pa.Array, type_: pa.DataType, scale: int) -> pa.Array:
     return (settled.cast(pa.int32()) if pt.is_date32(type_) else settled).cast(type_)
 
 
-def unless(fine: pa.Array, problem: str) -> list[Fault]:
+def unless(fine: pa.Array, problem: Reason) -> list[Fault]:
     """A fault for every row where ``fine`` is false; null is fine, since a missing value has no fault."""
     if pc.all(fine, min_count=0).as_py():
         return []
@@ -320,7 +353,7 @@ def _check_type(type_: pa.DataType, name: str) -> None:
         for child in type_:
             _check_type(child.type, f"{name}.{child.name}")
     elif pt.is_map(type_):
-        if not (pt.is_string(type_.key_type) or pt.is_integer(type_.key_type) or is_textual(type_.key_type)):
+        if not is_key(type_.key_type):
             raise TypeError(
                 f"field {name!r}: the keys of a map are strings in JSON, and {spelled(type_.key_type)} is not written as one"
             )
@@ -393,7 +426,7 @@ def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fau
     extremes = pc.min_max(array)
     if all(each is None or abs(each) < limit for each in (extremes["min"].as_py(), extremes["max"].as_py())):
         return []
-    return [Fault(mask_of(pc.greater_equal(pc.abs(array), limit).fill_null(False)), "is large")]
+    return [Fault(mask_of(pc.greater_equal(pc.abs(array), limit).fill_null(False)), Reason("is large", Code.INEXACT))]
 
 
 def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
@@ -409,7 +442,7 @@ def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     type_ = landed(field.type)
     fitted = array if array.type == type_ else _fitted(array, type_)
     fits = pc.or_(fitted.is_valid(), array.is_null())
-    faults = unless(pc.and_(fits, _unchanged(array, fitted)), f"does not fit {spelled(type_)}")
+    faults = unless(pc.and_(fits, _unchanged(array, fitted)), unfitting(type_))
     faults += _unfit(fitted, type_, field)
     if field.required and array.null_count:
         faults.append(Fault(mask_of(array.is_null()), MISSING))
@@ -454,14 +487,14 @@ def _unfit(array: pa.Array, type_: pa.DataType, field: Field) -> list[Fault]:
         inside = array.flatten()
         faults = _unfit(inside, type_.value_type, field)
         if not type_.value_field.nullable:
-            faults += unless(inside.is_valid(), "holds a null")
+            faults += unless(inside.is_valid(), NULL_INSIDE)
         return lifted(faults, array) + _count_faults(array, field)
     if pt.is_struct(type_):
         faults = []
         for at, child in enumerate(type_):
             faults += _unfit(array.field(at), child.type, field.inside(child.name))
             if not child.nullable:
-                faults += unless(pc.or_(array.field(at).is_valid(), array.is_null()), "holds a null")
+                faults += unless(pc.or_(array.field(at).is_valid(), array.is_null()), NULL_INSIDE)
         return faults
     if pt.is_map(type_):
         listed = pa.list_(pa.struct([type_.key_field, type_.item_field]))
@@ -479,7 +512,7 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
         inside = array.values
         values, faults = _settle(inside, type_.value_type, field)
         if not type_.value_field.nullable:
-            faults += unless(inside.is_valid(), "holds a null")
+            faults += unless(inside.is_valid(), NULL_INSIDE)
         faults = lifted(faults, array) + _count_faults(array, field)
         if array.type != type_ or values is not inside:
             array = pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
@@ -493,7 +526,7 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
         changed = changed or column is not part
         faults += found
         if not child.nullable:
-            faults += unless(pc.or_(part.is_valid(), array.is_null()), "holds a null")
+            faults += unless(pc.or_(part.is_valid(), array.is_null()), NULL_INSIDE)
     if changed:
         array = pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
     return array, faults
@@ -502,7 +535,8 @@ def _settle(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array
 def _count_faults(lists: pa.Array, field: Field) -> list[Fault]:
     if field.items is None:
         return []
-    return unless(pc.equal(pc.list_value_length(lists), field.items), f"does not hold {field.items} items")
+    wanted = Reason(f"does not hold {field.items} items", Code.INVALID_VALUE)
+    return unless(pc.equal(pc.list_value_length(lists), field.items), wanted)
 
 
 def lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
@@ -518,11 +552,11 @@ def lifted(faults: list[Fault], lists: pa.Array) -> list[Fault]:
 
 def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
     entries = array.field(ENTRIES)
-    keys, faults = _settle_keys(entries.values.field(KEY), type_.key_type, field.inside(KEY))
+    keys, faults = settle_keys(entries.values.field(KEY), type_.key_type, field.inside(KEY))
     values, of_values = _settle(entries.values.field(VALUE), type_.item_type, field.inside(VALUE))
     faults += of_values
     if not type_.item_field.nullable:
-        faults += unless(entries.values.field(VALUE).is_valid(), "holds a null")
+        faults += unless(entries.values.field(VALUE).is_valid(), NULL_INSIDE)
     faults = lifted(faults, entries) + _repeated(keys, entries)
     offsets = entries.offsets
     if keys.null_count:  # of rejected rows
@@ -534,13 +568,15 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
     return pa.MapArray.from_arrays(offsets, keys, values, type=type_, mask=mask), faults
 
 
-def _settle_keys(text: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
-    """JSON writes every key as a string. An integer has one spelling, so that two spellings never become one key."""
-    if not pt.is_integer(type_):
+def settle_keys(text: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
+    """JSON writes every key as a string. An integer has one spelling. Decimals may have several: `_repeated` compares values."""
+    if pt.is_string(type_) or is_textual(type_):
         return _settle(text, type_, field)
-    fits = pc.match_substring_regex(text, pattern=r"\A(?:0|-?[1-9][0-9]*)\z")
+    spelling = _BOOLEAN_KEY if pt.is_boolean(type_) else _DECIMAL_KEY if pt.is_decimal(type_) else _INTEGER_KEY
+    fits = pc.match_substring_regex(text, pattern=spelling)
     keys = cast_or_null(pc.if_else(fits, text, pa.scalar(None, pa.string())), type_)
-    return keys, unless(pc.or_(keys.is_valid(), text.is_null()), f"holds a key that is not a valid {spelled(type_)}")
+    wrong = Reason(f"holds a key that is not a valid {spelled(type_)}", Code.INVALID_VALUE)
+    return keys, unless(pc.or_(keys.is_valid(), text.is_null()), wrong)
 
 
 def _repeated(keys: pa.Array, entries: pa.Array) -> list[Fault]:
@@ -552,4 +588,4 @@ def _repeated(keys: pa.Array, entries: pa.Array) -> list[Fault]:
     same = (np.diff(codes[order]) == 0) & (np.diff(parents[order]) == 0)
     rows = np.zeros(len(entries), dtype=np.bool_)
     rows[parents[order][1:][same]] = True
-    return [Fault(rows, "holds a key twice")] if rows.any() else []
+    return [Fault(rows, KEY_TWICE)] if rows.any() else []

@@ -44,6 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
 from landonce.read.formats.json.explain import Finding, explain, rounded
@@ -61,6 +62,10 @@ _SMALL = 256  # a failed block of at most this many records is read record by re
 _INTEGERS_TO = {pa.float32(): 2**24, pa.float64(): 2**53}  # below this, a float holds every integer
 _LONG_INTEGER = r"[:,\[]\s*-?[0-9]{8,}\s*[,\]}]"  # 2**24 has eight digits
 _REFUSED = (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowTypeError)  # the record's fault, not the machine's
+_EMPTY = Reason("empty value", Code.NO_VALUE)
+_BYTE_ORDER_MARK = Reason("begins with a byte order mark", Code.MALFORMED)
+_NO_OBJECT = Reason("not a JSON object", Code.MALFORMED)
+_REFUSED_BY_READER = Reason("refused by the JSON reader", Code.MALFORMED)
 
 Integers = frozenset[int]  # positions of the temporal fields that are read as integers instead of strings
 
@@ -101,9 +106,9 @@ class JsonDecoder:
         if self._is_clean(values):
             return np.arange(len(values), dtype=np.int64), values
         rows, records = [], []
-        for row, value in enumerate(values.to_pylist()):
-            record = (value or b"").lstrip(b" \t\r\n")
-            reason = self._screen_one(value, record)
+        for row in np.flatnonzero(found.screen(values, self._max_record_bytes, text=True)).tolist():
+            record = values[row].as_py().lstrip(b" \t\r\n")
+            reason = self._no_object(record.decode())
             if reason is not None:
                 found.reject(row, reason)
                 continue
@@ -120,21 +125,13 @@ class JsonDecoder:
             return False
         return bool(pc.all(pc.starts_with(values, pattern="{"), min_count=0).as_py())
 
-    def _screen_one(self, value: bytes | None, record: bytes) -> str | None:
-        """Why this value cannot be a record; ``record`` is without the white space before it."""
-        if value is None:
-            return "no value (a tombstone)"
-        if len(value) > self._max_record_bytes:
-            return f"record of {len(value)} bytes exceeds max_record_bytes={self._max_record_bytes}"
-        try:
-            text = record.decode()
-        except UnicodeDecodeError:
-            return "not valid UTF-8"
+    def _no_object(self, text: str) -> Reason | None:
+        """Why this text, without the white space before it, cannot be a record."""
         if not text:
-            return "empty value"
+            return _EMPTY
         if text.startswith("\ufeff"):
-            return "begins with a byte order mark"
-        return None if text.startswith("{") else explain(text, self._schema).reason or "not a JSON object"
+            return _BYTE_ORDER_MARK
+        return None if text.startswith("{") else explain(text, self._schema).reason or _NO_OBJECT
 
     # Isolation: try a block; split it if it fails; read small pieces record by record.
 
@@ -187,7 +184,7 @@ class JsonDecoder:
                 ticked = ((each, self._read(record, frozenset([each]), only=True)) for each in self._ticked)
                 integers = frozenset(each for each, table in ticked if table is not None)
             if not self._try(found, rows[at : at + 1], record, integers):
-                found.reject(rows[at], finding.reason or "refused by the JSON reader")
+                found.reject(rows[at], finding.reason or _REFUSED_BY_READER)
 
     def _ticked_in(self, finding: Finding) -> Integers:
         return frozenset(at for at in self._ticked if at in (finding.integers or ()))
@@ -214,7 +211,7 @@ class JsonDecoder:
         table = self._read(records, integers)
         if table is None:
             return False
-        reasons: dict[int, str] = {}
+        reasons: dict[int, Reason] = {}
         columns = []
         for each, column in zip(self._schema.fields, table.columns, strict=True):
             settled, faults = settle(column.combine_chunks(), each)

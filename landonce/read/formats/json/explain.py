@@ -24,12 +24,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.read.formats.json.columns import is_textual
+from landonce.protocol.reasons import Code, Reason, of_field
+from landonce.read.formats.json.columns import is_textual, unfitting
 from landonce.read.formats.json.structure import MOST_LEVELS
 from landonce.read.schema.fields import JSON, Place, Schema, by_record_name, folded, spelled
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+_LONE_SURROGATE = Reason("holds an escaped surrogate without its other half", Code.NOT_UTF8)
+_BEYOND_DOUBLE = Reason("holds a number beyond the range of a double", Code.OUT_OF_RANGE)
+_TOO_DEEP = Reason("nested too deeply", Code.TOO_LARGE)
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,14 @@ class Finding:
     None if the record could not be read that far.
     """
 
-    reason: str | None = None
+    reason: Reason | None = None
     integers: frozenset[int] | None = None
     empty: bool = False
     certain: bool = False
 
 
 class _Problem(NamedTuple):
-    reason: str
+    reason: Reason
     certain: bool = True
     rounds: bool = False
 
@@ -83,18 +89,18 @@ def explain(text: str, schema: Schema) -> Finding:
     try:
         value = _READER.decode(text)
         if not isinstance(value, _Object):
-            return Finding(f"not a JSON object but {_kind(value)}", certain=True)
+            return Finding(Reason(f"not a JSON object but {_kind(value)}", Code.MALFORMED), certain=True)
         if _SURROGATE.search(text) and _has_lone_surrogate(value):
-            return Finding("holds an escaped surrogate without its other half")
+            return Finding(_LONE_SURROGATE)
         level = _level(schema)
         problem = next(_members(value, level, "", {field.name: field.scale for field in schema.fields}), None)
     except json.JSONDecodeError as error:
         # Arrow accepts NaN, Inf and Infinity in fields that it skips, some in spellings that Python does not know.
         return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
     except _BeyondDouble:
-        return Finding("holds a number beyond the range of a double")
+        return Finding(_BEYOND_DOUBLE)
     except RecursionError:
-        return Finding("nested too deeply")
+        return Finding(_TOO_DEEP)
     members = {name: members[-1][1] for name, members in level.sort(value).items()}
     integers = frozenset(
         position for position, field in enumerate(schema.fields) if isinstance(members.get(field.name), _Integer)
@@ -104,7 +110,7 @@ def explain(text: str, schema: Schema) -> Finding:
     return Finding(problem.reason, integers, certain=problem.certain)
 
 
-def rounded(text: str, schema: Schema) -> str | None:
+def rounded(text: str, schema: Schema) -> Reason | None:
     """The integer that its field cannot hold exactly, in a record that Arrow has read; None if there is none.
 
     Arrow accepts some texts that are not JSON. The standard library cannot read them, so they are refused.
@@ -115,9 +121,9 @@ def rounded(text: str, schema: Schema) -> str | None:
     except json.JSONDecodeError as error:
         return _syntax(error)
     except _BeyondDouble:
-        return "holds a number beyond the range of a double"
+        return _BEYOND_DOUBLE
     except RecursionError:
-        return "nested too deeply"
+        return _TOO_DEEP
 
 
 def _fraction(literal: str) -> _Fraction:
@@ -138,11 +144,11 @@ def _has_lone_surrogate(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(map(_has_lone_surrogate, value))
 
 
-def _syntax(error: json.JSONDecodeError) -> str:
+def _syntax(error: json.JSONDecodeError) -> Reason:
     if error.msg == "Extra data":
-        return f"not one JSON value: more follows at character {error.pos}"
+        return Reason(f"not one JSON value: more follows at character {error.pos}", Code.MALFORMED)
     what = error.msg.partition(": ")[0].removesuffix(" at")
-    return f"not valid JSON: {what} at character {error.pos}"
+    return Reason(f"not valid JSON: {what} at character {error.pos}", Code.MALFORMED)
 
 
 def _kind(value: Any) -> str:
@@ -186,7 +192,7 @@ def _members(value: _Object, level: _Level, path: str, scales: dict[str, int | N
         mine = members.get(place.name, [])
         if len(mine) > 1:
             more = "more than once" if len({name for name, _ in mine}) == 1 else "under more than one name"
-            yield _Problem(f"field {where!r} occurs {more}")
+            yield _wrong(where, f"occurs {more}", Code.REPEATED_FIELD)
         elif mine:
             yield from _value(mine[0][1], place, level, where, scales.get(place.name))
 
@@ -204,21 +210,26 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
             yield from _value(item[1] if is_map else item, place.inside[0], level, f"{where}[]", None)
     elif place.positional and type(value) is list:
         if len(value) != len(place.inside):
-            yield _Problem(f"field {where!r} should have {len(place.inside)} items but has {len(value)}")
+            yield _wrong(where, f"should have {len(place.inside)} items but has {len(value)}", Code.WRONG_TYPE)
         for at, (item, part) in enumerate(zip(value, place.inside, strict=False)):
             yield from _value(item, part, level, f"{where}[{at}]", None)
     elif pt.is_struct(type_) and isinstance(value, _Object):
         yield from _members(value, level.inside(place), f"{where}.", {})
     elif not _is_kind_for(value, type_, scale):
         certain = not isinstance(value, _NotFinite)
-        yield _Problem(f"field {where!r} should be {spelled(type_)} but is {_kind(value)}", certain)
+        yield _wrong(where, f"should be {spelled(type_)} but is {_kind(value)}", Code.WRONG_TYPE, certain)
     elif pt.is_integer(type_) and not _integer_fits(value.text, type_):
-        yield _Problem(f"field {where!r} is out of the range of {spelled(type_)}")
+        yield _wrong(where, f"is out of the range of {spelled(type_)}", Code.OUT_OF_RANGE)
     elif pt.is_decimal(type_) and not _decimal_fits(value if isinstance(value, str) else value.text, type_):
-        yield _Problem(f"field {where!r} does not fit {spelled(type_)}", certain=False)
+        yield _Problem(of_field(where, unfitting(type_)), certain=False)
     elif pt.is_floating(type_) and isinstance(value, _Integer) and not is_exact(value.text, type_):
         held = "double" if pt.is_float64(type_) else "float"
-        yield _Problem(f"field {where!r} is an integer that a {held} cannot hold exactly", certain=False, rounds=True)
+        rounds = Reason(f"is an integer that a {held} cannot hold exactly", Code.INEXACT)
+        yield _Problem(of_field(where, rounds), certain=False, rounds=True)
+
+
+def _wrong(where: str, problem: str, code: Code, certain: bool = True) -> _Problem:
+    return _Problem(of_field(where, Reason(problem, code)), certain)
 
 
 def _text_problems(value: Any, where: str) -> Iterator[_Problem]:
@@ -226,11 +237,11 @@ def _text_problems(value: Any, where: str) -> Iterator[_Problem]:
     inside, level = [value], 0
     while inside:
         if any(isinstance(each, _NotFinite) for each in inside):
-            yield _Problem(f"field {where!r} holds NaN or Infinity", certain=False)
+            yield _wrong(where, "holds NaN or Infinity", Code.MALFORMED, certain=False)
         containers = [each for each in inside if isinstance(each, list)]
         level += bool(containers)
         if level > MOST_LEVELS:
-            yield _Problem(f"field {where!r} is nested too deeply", certain=False)
+            yield _wrong(where, "is nested too deeply", Code.TOO_LARGE, certain=False)
         inside = [item[1] if isinstance(each, _Object) else item for each in containers for item in each]
 
 

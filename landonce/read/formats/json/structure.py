@@ -242,10 +242,18 @@ def _is_escaped(text: Bytes, at: Ints, kind: Bytes) -> npt.NDArray[np.bool_]:
     return escaped
 
 
+WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+    narrow: tuple(wide for wide in types if wide.bit_width > narrow.bit_width)
+    for types in ((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()))
+    for narrow in types[:-1]
+}
+"""The integer types that hold all numbers of another, narrowest first."""
+
+
 def wider(structure: Structure, tokens: Ints, type_: pa.DataType) -> pa.DataType | None:
     """The wider type that these values need, if any. Values that no wider type holds are ignored."""
-    if type_ == pa.int32():
-        return pa.int64() if _beyond_int(_numbers(structure, tokens, 10)) else None
+    if type_ in WIDER:
+        return _wider_integer(_numbers(structure, tokens, len(str(_ends(type_)[1]))), type_)
     if type_ == pa.float32():
         return pa.float64() if _beyond_float(_numbers(structure, tokens, 4)) else None
     if pt.is_decimal128(type_):
@@ -265,11 +273,26 @@ def _numbers(structure: Structure, tokens: Ints, least: int) -> pa.StringArray:
     return pc.utf8_trim_whitespace(structure.slices(starts[mine], ends[mine]).cast(pa.string()))
 
 
-def _beyond_int(literals: pa.StringArray) -> bool:
-    """Whether a whole number needs 64 bits."""
-    written = literals.filter(pc.match_substring_regex(literals, pattern=r"\A-?[0-9]{1,19}\z"))
-    whole = cast_or_null(written, pa.int64()).drop_null()
-    return bool(pc.any(pc.or_(pc.less(whole, -(2**31)), pc.greater_equal(whole, 2**31))).as_py())
+def _wider_integer(literals: pa.StringArray, type_: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that holds the whole numbers, of those that the widest one holds."""
+    written = literals.filter(pc.match_substring_regex(literals, pattern=r"\A-?[0-9]{1,20}\z"))
+    ends = pc.min_max(cast_or_null(written, WIDER[type_][-1])).as_py()
+    if ends["min"] is None:
+        return None
+    holds = (
+        (low <= ends["min"] and ends["max"] <= high, each)
+        for each in (type_, *WIDER[type_])
+        for low, high in (_ends(each),)
+    )
+    found = next(each for fits, each in holds if fits)
+    return found if found != type_ else None
+
+
+def _ends(type_: pa.DataType) -> tuple[int, int]:
+    """The least and the largest number that an integer type holds."""
+    if pt.is_signed_integer(type_):
+        return -(2 ** (type_.bit_width - 1)), 2 ** (type_.bit_width - 1) - 1
+    return 0, 2**type_.bit_width - 1
 
 
 def _beyond_float(literals: pa.StringArray) -> bool:

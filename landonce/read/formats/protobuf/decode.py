@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Indexes
 from landonce.read.formats.json.columns import Fault, Mask
 from landonce.read.formats.json.decode import blocks
@@ -55,56 +56,51 @@ class ProtobufDecoder:
         if source.registry is None:
             descriptor = message_in(Messages(source.descriptors), source.message)
             reader = _reader(descriptor, schema)
-            if isinstance(reader, str):
+            if isinstance(reader, Reason):
                 raise TypeError(reader)
             self._one = reader
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
         found = Collected(self._arrow)
-        rows, records = self._screen(found, values.cast(pa.binary()))
+        records = values.cast(pa.binary())
+        good = found.screen(records, self._max_record_bytes)
+        rows = np.flatnonzero(good)
+        if len(rows) < len(values):
+            records = records.filter(pa.array(good))
         if self._one is not None:
             self._one.read(found, rows, records)
             return found.result()
         for frame, some, payloads in frames(rows, records):
-            reader = frame if isinstance(frame, str) else self._reader(frame)
-            if isinstance(reader, str):
+            reader = frame if isinstance(frame, Reason) else self._reader(frame)
+            if isinstance(reader, Reason):
                 for row in some:
                     found.reject(int(row), reader)
             else:
                 reader.read(found, some, payloads)
         return found.result()
 
-    def _screen(self, found: Collected, values: pa.BinaryArray) -> tuple[Indexes, pa.BinaryArray]:
-        lengths = pc.binary_length(values).fill_null(-1).to_numpy()
-        good = (lengths >= 0) & (lengths <= self._max_record_bytes)
-        if good.all():
-            return np.arange(len(values)), values
-        for row in np.flatnonzero(~good):
-            limit = f"record of {lengths[row]} bytes exceeds max_record_bytes={self._max_record_bytes}"
-            found.reject(int(row), limit if lengths[row] >= 0 else "no value (a tombstone)")
-        return np.flatnonzero(good), values.filter(pa.array(good))
-
-    def _reader(self, frame: Frame) -> _Reader | str:
+    def _reader(self, frame: Frame) -> _Reader | Reason:
         """A reason is not kept: a registry may know the id a moment later."""
         if frame in self._readers:
             return self._readers[frame]
         assert self._source.registry is not None
         descriptor, wanted = registered_message(self._source.registry, frame), self._source.message
-        if isinstance(descriptor, str):
+        if isinstance(descriptor, Reason):
             return descriptor
         if wanted is not None and descriptor.full_name != wanted:
-            return f"is a {descriptor.full_name}, not a {wanted}"
+            return Reason(f"is a {descriptor.full_name}, not a {wanted}", Code.SCHEMA_MISMATCH)
         reader = _reader(descriptor, self._schema)
         if isinstance(reader, _Reader):
             self._readers[frame] = reader
         return reader
 
 
-def _reader(descriptor: Descriptor, schema: Schema) -> _Reader | str:
+def _reader(descriptor: Descriptor, schema: Schema) -> _Reader | Reason:
     shape = shape_of(descriptor, schema)
     if shape.misfits:
-        return f"{descriptor.full_name} does not fit: {'; '.join(map(str, shape.misfits))}"
+        misfits = "; ".join(map(str, shape.misfits))
+        return Reason(f"{descriptor.full_name} does not fit: {misfits}", Code.SCHEMA_MISMATCH, shape.misfits[0].path)
     return _Reader(descriptor.full_name, shape.root)
 
 
@@ -137,7 +133,7 @@ class _Reader:
         if not valid.all():
             for at in np.flatnonzero(~valid):
                 why = explain(records[at].as_py(), self._wire) or "it cannot be parsed"
-                found.reject(int(rows[at]), f"not a valid {self._message}: {why}")
+                found.reject(int(rows[at]), Reason(f"not a valid {self._message}: {why}", Code.MALFORMED))
             rows, records = rows[valid], records.filter(pa.array(valid))
         if len(rows):
             for some, array in self._arrays(rows, records):
@@ -153,7 +149,7 @@ class _Reader:
             some = rows[again]
             chosen = records.take(pa.array(np.searchsorted(around, some)))
             self._settle(found, some, self._one_by_one(chosen), records, around)
-        reasons: dict[int, str] = {}
+        reasons: dict[int, Reason] = {}
         for fault in faults:
             for at in np.flatnonzero(fault.rows & ~again):
                 reasons.setdefault(int(at), fault.problem)

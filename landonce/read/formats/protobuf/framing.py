@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Indexes
 
 _MOST_INDEXES = 100
@@ -49,7 +50,7 @@ def frame_of(value: bytes) -> tuple[Frame, int]:
     return Frame(int.from_bytes(value[1:5], "big"), tuple(indexes) or (0,)), at
 
 
-def frames(rows: Indexes, records: pa.BinaryArray) -> Iterator[tuple[Frame | str, Indexes, pa.BinaryArray]]:
+def frames(rows: Indexes, records: pa.BinaryArray) -> Iterator[tuple[Frame | Reason, Indexes, pa.BinaryArray]]:
     """Records by their framing, without it; or the reason why they have none.
 
     A framing says itself where it ends. So records that begin with the same bytes as one framing have that framing.
@@ -59,7 +60,7 @@ def frames(rows: Indexes, records: pa.BinaryArray) -> Iterator[tuple[Frame | str
         try:
             frame, length = frame_of(first)
         except BadFrame as error:
-            yield str(error), rows[:1], records.slice(0, 1)
+            yield Reason(str(error), Code.BAD_FRAME), rows[:1], records.slice(0, 1)
             rows, records = rows[1:], records.slice(1)
             continue
         same = pc.starts_with(records, pattern=first[:length])

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason, missing, of_field
+from landonce.read.formats.avro.json_text import json_texts
 from landonce.read.formats.json.columns import (
     UNIT_DIGITS,
     Fault,
@@ -27,14 +29,16 @@ from landonce.read.formats.json.columns import (
     fit,
     is_textual,
     mask_of,
+    not_valid,
     settle_value,
+    unfitting,
 )
 from landonce.read.formats.protobuf.source import Descriptor, message_class
 from landonce.read.formats.protobuf.wire import Wire, varint
-from landonce.read.schema.fields import Field, spelled
+from landonce.read.schema.fields import JSON, Field, spelled
 
 Settled = tuple[pa.Array, list[Fault]]
-SEVERAL = "several members of a oneof"
+SEVERAL = Reason("several members of a oneof", Code.REPEATED_FIELD)
 """The problem of rows that must be read one by one: the last member on the wire counts."""
 ZEROS: dict[int, Any] = {**dict.fromkeys((3, 4, 5, 6, 7, 13, 15, 16, 17, 18), 0), 1: 0.0, 2: 0.0, 8: False, 12: b""}
 """By type on the wire: the value of an absent field that has no presence."""
@@ -85,11 +89,11 @@ class Scalar(Part):
         if self.written:
             return _converted(array.cast(pa.string()), self.field)
         if not self.utf8:
-            return _converted(array, self.field)
+            return _converted(array, self.field) if self.field.type != JSON else _scalar_json(array, self.field)
         text = cast_or_null(array, pa.string())
         fine = mask_of(pc.or_(text.is_valid(), array.is_null()))
-        settled, faults = _converted(text, self.field)
-        return settled, _unless(fine, f"field {self.field.name!r} is not valid UTF-8") + faults
+        settled, faults = _converted(text, self.field) if self.field.type != JSON else _scalar_json(text, self.field)
+        return settled, _unless(fine, _wrong(self.field, "is not valid UTF-8", Code.NOT_UTF8)) + faults
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,19 @@ class Enum(Part):
 
     def settle(self, array: pa.Array) -> Settled:
         array = _filled(array, self.zero)
-        if not pt.is_string(self.field.type):
+        is_json = self.field.type == JSON
+        if is_json and self.field.bounds is not None:
+            return _scalar_json(array, self.field)
+        if not (is_json or pt.is_string(self.field.type)):
             return _converted(array, self.field)
         numbers, names = self._known
         values = array.fill_null(numbers[0]).to_numpy()
         at = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
         known = numbers[at] == values
         text = names.take(pa.array(at, mask=~known | mask_of(array.is_null())))
-        faults = _unless(known, f"field {self.field.name!r} holds a number that enum {self.enum} does not name")
-        fitted, of_fit = _converted(text, self.field)
+        unnamed = f"holds a number that enum {self.enum} does not name"
+        faults = _unless(known, _wrong(self.field, unnamed, Code.INVALID_VALUE))
+        fitted, of_fit = _scalar_json(text, self.field) if is_json else _converted(text, self.field)
         return fitted, faults + of_fit
 
     @cached_property
@@ -153,7 +161,10 @@ class JsonOfMany(Part):
     proto: Any
 
     def settle(self, array: pa.Array) -> Settled:
-        return _as_json(array.to_pylist(), self._text, self.field, "value")
+        values = array.to_pylist()
+        if not self.field.is_filled:  # what is empty is no value for a column that takes none
+            values = [each or None for each in values]
+        return _as_json(values, self._text, self.field, "value")
 
     def _text(self, values: list[Any]) -> str:
         name, kind = self.proto.name, self.proto.message_type
@@ -184,11 +195,12 @@ class Timestamp(Part):
         good = present & valid & even & near
         ticks = np.where(good, seconds, 0) * 10**digits + np.where(good, nanos, 0) // step
         settled = pa.array(ticks, pa.int64(), mask=~good).cast(self.field.type)
-        name, wanted = self.field.name, f"{spelled(self.field.type)} with {digits} digits after the second"
+        wanted = f"{spelled(self.field.type)} with {digits} digits after the second"
         absent = ~present
-        faults = _unless(valid | absent, f"field {name!r} is not a valid Timestamp")
-        faults += _unless(even | absent | ~valid, f"field {name!r} is finer than {wanted}")
-        faults += _unless(near | absent | ~valid, f"field {name!r} is outside the range of {wanted}")
+        faults = _unless(valid | absent, of_field(self.field.name, not_valid("Timestamp")))
+        finer, outside = f"is finer than {wanted}", f"is outside the range of {wanted}"
+        faults += _unless(even | absent | ~valid, _wrong(self.field, finer, Code.INEXACT))
+        faults += _unless(near | absent | ~valid, _wrong(self.field, outside, Code.OUT_OF_RANGE))
         fitted, of_fit = _converted(settled, self.field)
         return fitted, faults + of_fit
 
@@ -211,7 +223,7 @@ class Duration(Part):
         parts = pc.multiply(parts, pa.scalar(Decimal((0, (1,), -9)), pa.decimal128(9, 9)))
         exact = pc.if_else(pa.array(good), pc.add(whole, parts), pa.scalar(None, pa.decimal128(30, 9)))
         fitted, faults = _converted(exact, self.field)
-        return fitted, _unless(valid | ~present, f"field {self.field.name!r} is not a valid Duration") + faults
+        return fitted, _unless(valid | ~present, of_field(self.field.name, not_valid("Duration"))) + faults
 
 
 @dataclass(frozen=True)
@@ -248,13 +260,13 @@ class Struct(Part):
             held = sum(mask_of(array.field(each.key).is_valid()).astype(np.int64) for each in members)
             faults += _unless(np.less_equal(held, 1), SEVERAL)
         for each in self.required:
-            faults += _unless(mask_of(array.field(each.key).is_valid()), _missing(each.name))
+            faults += _unless(mask_of(array.field(each.key).is_valid()), missing(each.name))
         columns = []
         for part, child, path in zip(self.children, self.type, self.paths, strict=True):
             column, found = part.settle(array if isinstance(part, Absent) else array.field(part.wire.key))
             faults += found
             if not child.nullable and column.null_count:
-                faults += _unless(mask_of(column.is_valid()), _missing(path))
+                faults += _unless(mask_of(column.is_valid()), missing(path))
             columns.append(column)
         mask = None if present.all() else pa.array(~present)
         return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask), _only(faults, present)
@@ -262,15 +274,52 @@ class Struct(Part):
 
 @dataclass(frozen=True)
 class List(Part):
-    """A repeated field. Without elements it is an empty list."""
+    """A repeated field. Without elements it is an empty list, or absent where a list has a fixed number of items."""
 
     wire: Wire
     type: pa.DataType
     item: Part
+    count: int | None = None
+    path: str = ""
 
     def settle(self, array: pa.Array) -> Settled:
         values, faults = self.item.settle(array.values)
-        return pa.ListArray.from_arrays(array.offsets, values, type=self.type), _lifted(faults, array)
+        faults, mask = _lifted(faults, array), None
+        if self.count is not None:
+            counts = pc.list_value_length(array).fill_null(0).to_numpy()
+            wanted = Reason(f"does not hold {self.count} items", Code.INVALID_VALUE)
+            faults += _unless((counts == self.count) | (counts == 0), of_field(self.path, wanted))
+            mask = pa.array(counts == 0)
+        return pa.ListArray.from_arrays(array.offsets, values, type=self.type, mask=mask), faults
+
+
+@dataclass(frozen=True)
+class Positions(Part):
+    """A repeated field as the parts of a tuple. Without elements it is absent."""
+
+    wire: Wire
+    type: pa.DataType
+    items: tuple[Part, ...]
+    path: str
+
+    def settle(self, array: pa.Array) -> Settled:
+        counts = pc.list_value_length(array).fill_null(0).to_numpy()
+        whole, absent = counts == len(self.items), counts == 0
+        wanted = Reason(f"does not hold {len(self.items)} items", Code.INVALID_VALUE)
+        faults = _unless(whole | absent, of_field(self.path, wanted))
+        rows, first = np.flatnonzero(whole), array.offsets.to_numpy()[:-1][whole]
+        place = np.full(len(counts), -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        spread, columns = pa.array(place, mask=place < 0), []
+        for at, each in enumerate(self.items):
+            values, found = each.settle(array.values.take(pa.array(first + at)))
+            columns.append(values.take(spread))
+            for fault in found:
+                bad = np.zeros(len(counts), np.bool_)
+                bad[rows[fault.rows]] = True
+                faults.append(Fault(bad, fault.problem))
+        mask = None if whole.all() else pa.array(~whole)
+        return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask), faults
 
 
 @dataclass(frozen=True)
@@ -290,7 +339,7 @@ class Map(Part):
         values, of_values = self.value.settle(entries.field(self.value.wire.key))
         faults += of_values
         if not self.type.item_field.nullable and values.null_count:
-            faults += _unless(mask_of(values.is_valid()), _missing(f"{self.path}.value"))
+            faults += _unless(mask_of(values.is_valid()), missing(f"{self.path}.value"))
         faults = _lifted(faults, lists)
         if keys.null_count:  # of rejected rows
             good = mask_of(keys.is_valid())
@@ -313,7 +362,17 @@ def _as_json(values: Sequence[Any], text: Callable[[Any], str], field: Field, wh
             except (DecodeError, SerializeToJsonError, TypeError, ValueError, OverflowError, RecursionError):
                 fine[at] = False
     fitted, faults = _converted(pa.array(texts, pa.string()), field)
-    return fitted, _unless(fine, f"field {field.name!r} holds a {what} that JSON cannot hold") + faults
+    return fitted, _unless(fine, _wrong(field, f"holds a {what} that JSON cannot hold", Code.INVALID_VALUE)) + faults
+
+
+def _scalar_json(array: pa.Array, field: Field) -> Settled:
+    """Numbers, booleans, strings and bytes as JSON. An integer of any size may also come as a string."""
+    if field.bounds is not None:
+        return _converted(array.cast(pa.string()), field)
+    texts = pa.array(json_texts(array), pa.string())
+    fine = mask_of(pc.or_(texts.is_valid(), array.is_null()))
+    fitted, faults = _converted(texts, field)
+    return fitted, _unless(fine, _wrong(field, "holds a number that JSON cannot hold", Code.INVALID_VALUE)) + faults
 
 
 def _plain(message: Any) -> Any:
@@ -333,14 +392,15 @@ def _converted(array: pa.Array, field: Field) -> Settled:
         clean = pc.if_else(pc.match_substring_regex(array, _NUMBER), array, pa.scalar(None, pa.string()))
         settled = cast_or_null(clean, type_)
         fits = mask_of(pc.or_(settled.is_valid(), array.is_null()))
-        return settled, _unless(fits, f"field {field.name!r} is not a number that fits {spelled(type_)}")
+        unfit = f"is not a number that fits {spelled(type_)}"
+        return settled, _unless(fits, _wrong(field, unfit, Code.OUT_OF_RANGE))
     if is_textual(type_) and pt.is_string(array.type):
         settled, found = settle_value(array, type_, field)
     elif is_textual(type_) and pt.is_integer(array.type):
         ticks = cast_or_null(array, pa.int64())
         settled, found = settle_value(ticks, type_, field)
         too_large = mask_of(pc.and_(ticks.is_null(), array.is_valid()))
-        found = [*([Fault(too_large, f"does not fit {spelled(type_)}")] if too_large.any() else []), *found]
+        found = [*([Fault(too_large, unfitting(type_))] if too_large.any() else []), *found]
     elif pt.is_integer(array.type) and pt.is_decimal(type_):
         settled, found = fit(array.cast(pa.decimal256(min(20 + type_.scale, 76), type_.scale)), field)
     else:
@@ -352,8 +412,8 @@ def _filled(array: pa.Array, zero: Any) -> pa.Array:
     return array.fill_null(pa.scalar(zero, array.type)) if zero is not None and array.null_count else array
 
 
-def _missing(path: str) -> str:
-    return f"missing required field {path!r}"
+def _wrong(field: Field, problem: str, code: Code) -> Reason:
+    return of_field(field.name, Reason(problem, code))
 
 
 def _present(array: pa.Array, always: bool) -> Mask:
@@ -366,7 +426,7 @@ def _seconds(array: pa.Array, always: bool) -> tuple[Mask, Any, Any]:
     return _present(array, always), seconds, nanos
 
 
-def _unless(fine: Any, problem: str) -> list[Fault]:
+def _unless(fine: Any, problem: Reason) -> list[Fault]:
     return [] if fine.all() else [Fault(~fine, problem)]
 
 

@@ -13,7 +13,8 @@
 | wrappers | what their value becomes |
 | other messages | struct of the fields with the same names |
 | any message, repeated field or map | JSON, or its text as a string; there Timestamp, Duration and FieldMask are without quotes |
-| repeated | list |
+| any of the above | JSON; integers as numbers, enums as their names, bytes as base64 |
+| repeated | list; a tuple of parts without names, if it has as many elements |
 | map | map; keys that are no strings become strings if the map has such keys |
 
 A field of the schema that the message does not have is null. Anything else is a `Misfit`.
@@ -38,6 +39,7 @@ from landonce.read.formats.protobuf.parts import (
     List,
     Map,
     Part,
+    Positions,
     Scalar,
     Struct,
     Timestamp,
@@ -131,11 +133,15 @@ class _Building:
             return JsonOfMany(replace(_wire(field, path, plain), repeated=True), _leaf(limits, path, type_), field)
         if _is_map(field):
             return self.map(field, place, limits, path) if pt.is_map(type_) else self.misfit(field, type_, path)
+        if _is_repeated(field) and place.positional and field.type != GROUP:
+            parts = [(f"{path}[{at}]", each) for at, each in enumerate(place.inside)]
+            items = tuple(self.single(field, each, limits.inside(each.name), where) for where, each in parts)
+            return Positions(replace(items[0].wire, repeated=True, oneof=None), landed(type_), items, path)
         if _is_repeated(field):
             if not pt.is_list(type_):
                 return self.misfit(field, type_, path)
             item = self.single(field, place.inside[0], limits, f"{path}[]")
-            return List(replace(item.wire, repeated=True, oneof=None), landed(type_), item)
+            return List(replace(item.wire, repeated=True, oneof=None), landed(type_), item, limits.items, path)
         part = self.single(field, place, limits, path)
         if isinstance(part, JsonText) and part.wire.oneof is None:
             return replace(part, wire=replace(part.wire, repeated=True), pieces=True)
@@ -162,12 +168,13 @@ class _Building:
             return self.message(field, place, limits, path)
         leaf = _leaf(limits, path, type_)
         wire = _wire(field, path)
-        zero = None if field.has_presence or _is_repeated(field) else _zero(field)
+        # What is absent is no value for a column that takes none.
+        zero = None if field.has_presence or _is_repeated(field) or not leaf.is_filled else _zero(field)
         if field.type == ENUM:
             names: dict[int, str] = {}
             for each in field.enum_type.values:
                 names.setdefault(each.number, each.name)
-            if pt.is_string(type_) or pt.is_integer(type_):
+            if pt.is_string(type_) or pt.is_integer(type_) or type_ == JSON:
                 return Enum(wire, leaf, zero, tuple(sorted(names.items())), field.enum_type.full_name)
         elif can_become(field.type, leaf):
             return Scalar(wire, leaf, zero, utf8=field.type == STRING)
@@ -177,7 +184,8 @@ class _Building:
         type_, descriptor = place.type, field.message_type
         name = descriptor.full_name
         wire = _wire(field, path)
-        if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE:
+        whole = type_ == JSON and limits.bounds is not None and name in WRAPPERS
+        if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE and not whole:
             bare = name in _BARE_TEXT and type_ != JSON
             return JsonText(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
         if pt.is_struct(type_):
@@ -237,6 +245,8 @@ _KINDS = {
 def can_become(kind: int, leaf: Field) -> bool:
     """Whether values of this type can become the field's."""
     type_ = leaf.type
+    if type_ == JSON:
+        return leaf.bounds is None or kind in _INTEGERS or kind == STRING
     if kind in _INTEGERS:
         ticks = leaf.scale is not None and (pt.is_timestamp(type_) or pt.is_date32(type_))
         return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_) or ticks)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from landonce.errors import ConfigError, SourceUnavailable
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.protobuf.framing import Frame
 from landonce.read.registry import Registered, Registry, UnknownSchema
 
@@ -43,6 +44,8 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 """,
 }
 """What registered schemas may import without a reference: a Confluent registry brings these files."""
+OWN = Path(__file__).parents[3] / "dedup.proto"
+"""What any schema may import as `landonce/dedup.proto`."""
 
 
 @dataclass(frozen=True)
@@ -144,20 +147,36 @@ def message_in(messages: Messages, name: str | None) -> Descriptor:
     return found
 
 
-def registered_message(registry: Registry, frame: Frame) -> Descriptor | str:
+def registered_message(registry: Registry, frame: Frame) -> Descriptor | Reason:
     """The message type that a framing names, or why its records are rejected. Errors of the registry itself are raised."""
     number = frame.schema_id
     try:
         found = registry.schema(number)
     except UnknownSchema:
-        return f"schema {number} is not in the registry"
+        return _unknown(f"schema {number} is not in the registry")
     if found.kind != "PROTOBUF":
-        return f"schema {number} of the registry is {found.kind}, not PROTOBUF"
+        return _unknown(f"schema {number} of the registry is {found.kind}, not PROTOBUF")
     messages = _compiled(found)
     if messages is None:
-        return f"schema {number} of the registry cannot be compiled"
+        return _unknown(f"schema {number} of the registry cannot be compiled")
     descriptor = messages.at(frame.indexes)
-    return descriptor if descriptor is not None else f"schema {number} has no message {list(frame.indexes)}"
+    return descriptor if descriptor is not None else _unknown(f"schema {number} has no message {list(frame.indexes)}")
+
+
+def _unknown(words: str) -> Reason:
+    return Reason(words, Code.UNKNOWN_SCHEMA)
+
+
+def newest_messages(registry: Registry, subject: str) -> list[Descriptor]:
+    """The messages of the newest schema of a subject; none if there is no such schema."""
+    try:
+        found = registry.latest(subject)
+    except UnknownSchema:
+        return []
+    messages = _compiled(found) if found.kind == "PROTOBUF" else None
+    if messages is None:
+        return []
+    return [each for each in map(messages.find, messages.names()) if each is not None]
 
 
 @lru_cache(maxsize=1024)
@@ -208,7 +227,10 @@ def _protoc(name: str, folders: Iterable[Path], what: str) -> bytes:
     failure may pass, and is `SourceUnavailable`."""
     with tempfile.TemporaryDirectory(prefix="landonce-protoc-") as folder:
         out = Path(folder) / "descriptors"
-        paths = [f"-I{each}" for each in (*folders, *_includes())]
+        own = Path(folder) / "landonce" / OWN.name
+        own.parent.mkdir()
+        own.write_bytes(OWN.read_bytes())
+        paths = [f"-I{each}" for each in (*folders, *_includes(), folder)]
         command = [
             sys.executable,
             "-m",

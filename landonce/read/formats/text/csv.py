@@ -7,23 +7,29 @@ wrong number of values is split until the bad records are alone. So the result o
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
+import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason, of_field
 from landonce.read.formats import Collected, Decoded, Format, Indexes
-from landonce.read.formats.json.columns import Mask, cast_or_null, mask_of
-from landonce.read.formats.json.decode import blocks
+from landonce.read.formats.json.columns import MISSING, Fault, Mask, cast_or_null, mask_of
+from landonce.read.formats.json.decode import JsonDecoder, blocks
 from landonce.read.formats.text.values import check_supported, from_text
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import JSON, Field, Schema, landed
 
-_VERSION = 1
+_VERSION = 2
 _WAYS = 8
 _NUMBER = "\0number"
+_LARGEST_VALUE = 2**30
+"""What a record's size does not limit is the same value with a name before it."""
+_NO_JSON = Reason("is not valid JSON", Code.INVALID_VALUE)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,9 @@ class Csv(Format):
     def decisive(self) -> tuple[object, ...]:
         return "csv", _VERSION, self.columns, self.delimiter, self.quote, self.null
 
+    def keyed_by(self) -> tuple[object, ...]:
+        return self.decisive()
+
     @property
     def written(self) -> pa.DataType:
         return pa.string()
@@ -55,8 +64,6 @@ class CsvDecoder:
     """Decodes lines to the fields of one schema. A field that no column names is missing."""
 
     def __init__(self, format_: Csv, schema: Schema, max_record_bytes: int) -> None:
-        for each in schema.fields:
-            check_supported(each)
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
         quote, delimiter = re.escape(format_.quote), re.escape(format_.delimiter)
         value = rf"(?:{quote}(?:[^{quote}]|{quote}{quote})*{quote}|(?:[^{quote}{delimiter}\r\n][^{delimiter}\r\n]*)?)"
@@ -67,6 +74,15 @@ class CsvDecoder:
             each.name: next((by_name[name] for name in map(self._folded, each.place().names) if name in by_name), None)
             for each in schema.fields
         }
+        self._written_as_json: dict[str, JsonDecoder] = {}
+        for each in schema.fields:
+            if self._columns[each.name] is None:
+                continue
+            if _is_json(each):
+                alone = replace(schema, fields=(replace(each, aliases=(), required=False),))
+                self._written_as_json[each.name] = JsonDecoder(alone, max_record_bytes=_LARGEST_VALUE)
+            else:
+                check_supported(each)
 
     def _folded(self, name: str) -> str:
         return name.lower() if self._schema.fold_case else name
@@ -82,21 +98,7 @@ class CsvDecoder:
 
     def _screen(self, found: Collected, values: pa.BinaryArray) -> Indexes:
         """Rejects what is no text of an acceptable size."""
-        lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
-        good = np.ones(len(values), np.bool_)
-        for at in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)):
-            good[at] = False
-            found.reject(int(at), "no value (a tombstone)")
-        for at in np.flatnonzero(lengths > self._limit):
-            good[at] = False
-            found.reject(int(at), f"record of {lengths[at]} bytes exceeds max_record_bytes={self._limit}")
-        try:
-            values.cast(pa.string())
-        except pa.ArrowInvalid:
-            for at in np.flatnonzero(good):
-                if not _is_text(values[int(at)].as_py()):
-                    good[at] = False
-                    found.reject(int(at), "not valid UTF-8")
+        good = found.screen(values, self._limit, text=True)
         for at in self._not_one_line(values, good):
             good[at] = False
             found.reject(int(at), self._reason(values.slice(int(at), 1)))
@@ -169,24 +171,32 @@ class CsvDecoder:
         except pa.ArrowInvalid:
             return None
 
-    def _reason(self, record: pa.BinaryArray) -> str:
+    def _reason(self, record: pa.BinaryArray) -> Reason:
         wrong: list[pcsv.InvalidRow] = []
         table = self._lines(record, wrong)
         if table is not None and table.num_rows + len(wrong) > 2:
-            return "is more than one line"
+            return Reason("is more than one line", Code.MALFORMED)
         if table is not None and table.num_rows == 2:
-            return "has text beside a quoted value"
+            return Reason("has text beside a quoted value", Code.MALFORMED)
         if wrong:
             count = wrong[0].actual_columns - 1
-            return f"has {count} value{'s' if count != 1 else ''}, not {wrong[0].expected_columns - 1}"
-        return "leaves a quote open"
+            said = f"has {count} value{'s' if count != 1 else ''}, not {wrong[0].expected_columns - 1}"
+            return Reason(said, Code.MALFORMED)
+        return Reason("leaves a quote open", Code.MALFORMED)
 
     def _keep(self, found: Collected, rows: Indexes, table: pa.Table) -> None:
-        columns, reasons = [], dict[int, str]()
+        columns, reasons = [], dict[int, Reason]()
         for each in self._schema.fields:
             name = self._columns[each.name]
-            text = table.column(name).combine_chunks() if name is not None else pa.nulls(len(rows), pa.string())
-            values, faults = from_text(text, each)
+            if name is None:
+                values = pa.nulls(len(rows), landed(each.type))
+                faults = [Fault(np.ones(len(rows), np.bool_), MISSING)] if each.required else []
+            elif each.name in self._written_as_json:
+                values, unfit = self._from_json(table.column(name).combine_chunks(), each)
+                reasons = unfit | reasons
+                faults = [Fault(mask_of(values.is_null()), MISSING)] if each.required else []
+            else:
+                values, faults = from_text(table.column(name).combine_chunks(), each)
             columns.append(values)
             for fault in faults:
                 for bad in np.flatnonzero(fault.rows):
@@ -199,10 +209,29 @@ class CsvDecoder:
             columns = [column.filter(pa.array(keep)) for column in columns]
         found.keep(rows[keep], columns)
 
+    def _from_json(self, text: pa.StringArray, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
+        """Each text as the field of a JSON record. Only what is one whole value may become a part of a record."""
+        there = np.flatnonzero(mask_of(text.is_valid()))
+        whole = np.array([_is_one_value(each) for each in text.take(pa.array(there)).to_pylist()], np.bool_)
+        some, no_json = there[whole], there[~whole]
+        name = json.dumps({field.name: 0})[:-2].encode()
+        records = pc.binary_join_element_wise(name, text.take(pa.array(some)).cast(pa.binary()), b"}", b"")
+        decoded = self._written_as_json[field.name].decode(records)
+        at = np.full(len(text), -1, np.int64)
+        at[some[decoded.kept]] = np.arange(len(decoded.kept))
+        values = decoded.table.column(0).combine_chunks().take(pa.array(at, mask=at < 0))
+        reasons = {int(row): of_field(field.name, _NO_JSON) for row in no_json}
+        return values, reasons | {int(some[row]): reason for row, reason in decoded.rejects}
 
-def _is_text(value: bytes) -> bool:
+
+def _is_json(field: Field) -> bool:
+    """Whether a value is written as JSON. An integer of any size is not, and no value is one of a column that is never filled."""
+    return bool(pt.is_nested(field.type) or (field.type == JSON and field.bounds is None and field.is_filled))
+
+
+def _is_one_value(text: str) -> bool:
     try:
-        value.decode()
-    except UnicodeDecodeError:
+        json.loads(text)
+    except (RecursionError, ValueError):
         return False
     return True

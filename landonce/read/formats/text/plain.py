@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from landonce.protocol.reasons import NO_VALUE, Code, Reason
 from landonce.read.formats import Collected, Decoded, Decoder, Format
 from landonce.read.schema.fields import Field, Schema
 
@@ -30,6 +31,10 @@ class Plain(Format):
 
     def decisive(self) -> tuple[object, ...]:
         return ("plain",)
+
+    @property
+    def has_fields(self) -> bool:
+        return False
 
     def fields(self, values: Sequence[bytes]) -> Schema:
         del values
@@ -62,10 +67,16 @@ class Framed(Format):
         return self.inner.written
 
     def fields(self, values: Sequence[bytes]) -> Schema | None:
-        return self.inner.fields([self.unframed(each) for each in values])
+        return self.inner.fields(self.bodies(pa.array(values, pa.binary())).to_pylist())
 
-    def unframed(self, value: bytes) -> bytes:
-        return value[_HEADER:]
+    def keyed_by(self) -> tuple[object, ...]:
+        return self.inner.keyed_by()
+
+    def bodies(self, values: pa.BinaryArray) -> pa.BinaryArray:
+        return pc.binary_slice(values.cast(pa.binary()), _HEADER, 2**31 - 1)
+
+
+_UNFRAMED = Reason("does not begin with Confluent's framing", Code.BAD_FRAME)
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ class _FramedDecoder:
         good = pc.fill_null(framed, False).to_numpy(zero_copy_only=False)
         for at in np.flatnonzero(~good):
             missing = values[int(at)].as_py() is None
-            found.reject(int(at), "no value (a tombstone)" if missing else "does not begin with Confluent's framing")
+            found.reject(int(at), NO_VALUE if missing else _UNFRAMED)
         rows = np.flatnonzero(good)
         bodies = pc.binary_slice(values.take(pa.array(rows)), _HEADER, 2**31 - 1)
         found.add(self.inner.decode(bodies), rows)

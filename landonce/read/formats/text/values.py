@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.json.columns import (
     MISSING,
     Fault,
+    Mask,
     cast_or_null,
     is_textual,
     mask_of,
+    not_valid,
     settle_value,
     unfit_value,
     unless,
@@ -56,13 +62,29 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
         values = cast_or_null(_written(text, _NUMBER), type_)
         finite = pc.is_finite(values)
         values = pc.if_else(finite, values, pa.scalar(None, type_))
-    faults = unless(pc.or_(values.is_valid(), text.is_null()), f"is not a valid {spelled(type_)}")
+        inexact = _inexact(text, values, type_)
+        if inexact.any():
+            return values, [
+                Fault(inexact, Reason(f"is an integer that {spelled(type_)} cannot hold exactly", Code.INEXACT))
+            ]
+    faults = unless(pc.or_(values.is_valid(), text.is_null()), not_valid(spelled(type_)))
     return values, faults + unfit_value(values, type_, field)
 
 
+def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> Mask:
+    """Integers that became another number. One with a point or an exponent becomes the nearest float, as in JSON."""
+    large = pc.greater_equal(pc.abs(values), 2.0**24 if pt.is_float32(type_) else 2.0**53)
+    asked = np.flatnonzero(
+        mask_of(pc.fill_null(pc.and_(large, pc.match_substring_regex(text, pattern=_INTEGER)), False))
+    )
+    found = np.zeros(len(text), np.bool_)
+    found[asked] = [Decimal(text[at].as_py()) != Decimal(values[at].as_py()) for at in asked.tolist()]
+    return found
+
+
 def _type(field: Field) -> pa.DataType:
-    """An integer of any size is a JSON text in records, and a plain text here."""
-    return pa.string() if field.type == JSON and field.bounds is not None else field.type
+    """An integer of any size is a JSON text in records, and a plain text here. So is what no column takes."""
+    return pa.string() if field.type == JSON and (field.bounds is not None or not field.is_filled) else field.type
 
 
 def _written(text: pa.StringArray, pattern: str) -> pa.StringArray:

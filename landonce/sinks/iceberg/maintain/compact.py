@@ -16,8 +16,11 @@ from pyspark.sql import Row, SparkSession
 
 from landonce.config.secrets import redact
 from landonce.errors import LandonceError, SparkLost, TargetUnavailable
+from landonce.protocol.marks import Verdict
+from landonce.read.schema.ddl import literal, quoted
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.spark import in_session, own_session, quoted
+from landonce.sinks.iceberg.commit import TableBranch, by_pyiceberg
+from landonce.sinks.iceberg.spark import in_session, own_session
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
@@ -37,7 +40,9 @@ class Census:
     deletes: int = 0
     """Files of position deletes."""
     vectors: int = 0
-    """Deletion vectors, and deletes by value: they go when the files that they refer to are rewritten."""
+    """Deletion vectors: they go when the files that they refer to are rewritten."""
+    equality: int = 0
+    """Files of equality deletes: they go when all files that they count for are rewritten."""
     manifests: int = 0
     manifest_bytes: int = 0
 
@@ -52,7 +57,7 @@ def census(table: Table, branch: str, target: int | None) -> Census:
     if head is None:
         return Census()
     sizes: dict[object, list[int]] = defaultdict(list)
-    manifests, deletes, vectors = [], 0, 0
+    manifests, deletes, vectors, equality = [], 0, 0, 0
     try:
         manifests = head.manifests(table.io)
         for manifest in manifests:
@@ -63,8 +68,10 @@ def census(table: Table, branch: str, target: int | None) -> Census:
                     sizes[file.partition if same else None].append(file.file_size_in_bytes)
                 elif file.content is DataFileContent.POSITION_DELETES and file.file_format is not FileFormat.PUFFIN:
                     deletes += 1
-                else:
+                elif file.content is DataFileContent.POSITION_DELETES:
                     vectors += 1
+                else:
+                    equality += 1
     except (OSError, ValueError) as error:
         raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
     return Census(
@@ -72,6 +79,7 @@ def census(table: Table, branch: str, target: int | None) -> Census:
         small=worth_rewriting(sizes, target or int(table.properties.get(_TARGET, _DEFAULT_TARGET))),
         deletes=deletes,
         vectors=vectors,
+        equality=equality,
         manifests=len(manifests),
         manifest_bytes=sum(each.manifest_length for each in manifests),
     )
@@ -132,7 +140,7 @@ def compact(
                 return mine.sql(f"CALL {quoted(spec.name)}.system.{procedure}({passed})").collect()[0]
 
         try:
-            if found.small or found.deletes or found.vectors:
+            if found.small or found.deletes or found.vectors or found.equality:
                 result = call("rewrite_data_files", **_arguments(found, branch, target, where))
                 done = Compacted(
                     result.rewritten_data_files_count,
@@ -163,7 +171,9 @@ def compact(
 
 def _arguments(found: Census, branch: str, target: int | None, where: str) -> dict[str, str]:
     options = {"partial-progress.enabled": "true"}
-    if found.deletes or found.vectors:
+    if found.equality:  # Iceberg takes those of the whole table for dangling if it is partitioned; see `drop_dangling`
+        options["delete-file-threshold"] = "1"
+    elif found.deletes or found.vectors:
         options["remove-dangling-deletes"] = "true"
     if target is not None:
         options["target-file-size-bytes"] = str(target)
@@ -175,6 +185,39 @@ def _arguments(found: Census, branch: str, target: int | None, where: str) -> di
     return arguments
 
 
-def literal(text: str) -> str:
-    """A string of Spark SQL, whatever it holds."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def dangling(table: Table, branch: str) -> frozenset[str]:
+    """The paths of equality deletes that count for no row any more: every data file in their reach is as new as they are, or newer."""
+    head = table.metadata.snapshot_by_name(branch)
+    oldest: dict[object, int] = {}
+    deletes: list[tuple[str, object, int]] = []
+    try:
+        for manifest in head.manifests(table.io) if head is not None else ():
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file, sequence = entry.data_file, entry.sequence_number or 0
+                where = (file.spec_id, file.partition)
+                if file.content is DataFileContent.DATA:
+                    for reach in (where, None):
+                        oldest[reach] = min(sequence, oldest.get(reach, sequence))
+                elif file.content is DataFileContent.EQUALITY_DELETES:
+                    whole = table.specs()[file.spec_id].is_unpartitioned()
+                    deletes.append((file.file_path, None if whole else where, sequence))
+    except (OSError, ValueError) as error:
+        raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
+    return frozenset(path for path, reach, sequence in deletes if sequence <= oldest.get(reach, sequence))
+
+
+def drop_dangling(place: TableBranch) -> int:
+    """Removes these from the branch, and returns how many. A compaction leaves the newest of them, and Spark's own way to remove them
+    takes those that count in a whole partitioned table for dangling while they still count.
+
+    A pipeline that commits meanwhile is not disturbed: they are looked for again.
+    """
+    gone: frozenset[str] = frozenset()
+
+    def judge(table: Table) -> Verdict:
+        nonlocal gone
+        gone = dangling(table, place.branch) if by_pyiceberg(table) else frozenset()
+        return Verdict.GO if gone else Verdict.DONE
+
+    place.commit(judge, lambda table: place.dropping(table, gone))
+    return len(gone)

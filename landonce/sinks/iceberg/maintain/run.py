@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.commit import TableBranch
-from landonce.sinks.iceberg.maintain.compact import Compacted, census, compact
+from landonce.sinks.iceberg.maintain.compact import Compacted, census, compact, drop_dangling
 from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
     bounds,
@@ -218,12 +218,12 @@ class TableMaintenance:
     def _compact(self) -> tuple[int, Compacted]:
         place, options = self.place, self.options
         found = census(place.load(), place.branch, options.target)
-        candidates = found.files if found.vectors or found.deletes else found.small
+        candidates = found.files if found.vectors or found.deletes or found.equality else found.small
         if options.dry or not (candidates or found.many_manifests):
             return candidates, Compacted()
         self.say(f"compacting {candidates} files")
         done = compact(self.session(), place.spec, place.identifier, found, place.branch, options.target, options.where)
-        return candidates, done
+        return candidates, replace(done, deletes=done.deletes + drop_dangling(place)) if found.equality else done
 
     def _removal(self, table: Table) -> Removal:
         """Abandoned staging branches go now, and their snapshots once they are old."""

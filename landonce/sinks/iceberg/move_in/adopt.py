@@ -12,8 +12,9 @@ from pyiceberg.table import Table
 from landonce.errors import ImportRefused, PartitionVanished, PositionBeyondEnd
 from landonce.protocol.ledger import LedgerState, bound, taken
 from landonce.protocol.operate.decision import Decision, listed
+from landonce.protocol.operate.take_over import refused
 from landonce.protocol.ranges import Partition
-from landonce.protocol.source import SourceView, Start, bind
+from landonce.protocol.source import SourceView, Start, StartAt, bind
 from landonce.sinks.iceberg.commit import Attempt, IcebergTable, empty
 from landonce.sinks.iceberg.marks import ancestry, is_first, summary_of
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
@@ -82,10 +83,6 @@ class Writer(Protocol):
         """Its newest commit to the table as it is now."""
 
 
-def refused(what: str, command: str) -> ImportRefused:
-    return ImportRefused(what, safe="Nothing was changed.", command=command)
-
-
 def same_topics(writer: str, read: frozenset[str], wanted: frozenset[str]) -> None:
     """Raises unless the writer and the pipeline read the same topics."""
     more, less = (", ".join(map(repr, sorted(each))) for each in (read - wanted, wanted - read))
@@ -140,18 +137,6 @@ def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
     return frozenset(left)
 
 
-def nothing_known(state: LedgerState | None, marked: str = "") -> None:
-    """Raises if the pipeline has a position already. `marked`: a table that carries its mark."""
-    if (state is None or state.fresh) and not marked:
-        return
-    where = f"the table {marked}" if marked else "its ledger"
-    name = f"pipeline {state.pipeline!r}" if state is not None else "the pipeline"
-    raise refused(
-        f"{name} has a position already, in {where}.",
-        "landonce run {file}   (it goes on from there), or give the pipeline another name in {file}",
-    )
-
-
 def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Decision:
     """Binds the ledger to the cluster and the topics as they are, at the offsets that were found.
 
@@ -191,7 +176,7 @@ def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Dec
     return Decision("import", new, tuple(does), tuple(costs))
 
 
-def beside(state: LedgerState, view: SourceView, owner: str, start: Start) -> Decision:
+def beside(state: LedgerState, view: SourceView, owner: str, start: Start | StartAt) -> Decision:
     """Binds the ledger where a new pipeline begins: the previous writer brought other topics into the tables."""
     binding = bind(state, view, start)
     new = bound(taken(state, owner), binding.cluster_id, binding.topic_ids, binding.added)

@@ -35,6 +35,7 @@ from pyiceberg.table import Table
 
 from landonce.errors import SourceUnavailable, TopicMissing
 from landonce.protocol.operate.decision import listed
+from landonce.protocol.operate.take_over import refused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent
 from landonce.read.kafka.broker import QUIET, Broker, committed, known_offset, source_error
@@ -47,7 +48,6 @@ from landonce.sinks.iceberg.move_in.adopt import (
     histories,
     history_of,
     missing,
-    refused,
     same_topics,
 )
 from landonce.sinks.iceberg.sink import IcebergSink
@@ -293,7 +293,7 @@ class Cluster:
         try:
             offsets = committed(group, asked, self.consumer, timeout=_PATIENCE) if not log.unfinished else {}
         except KafkaException as error:
-            raise source_error(error.args[0], f"the consumer group {group}") from None
+            raise source_error(error.args[0], f"the consumer group {group}", self.consumer) from None
         return Connector(connector, group, members, offsets, log)
 
     @property
@@ -354,7 +354,7 @@ class Cluster:
         try:
             return future.result(timeout=_PATIENCE * 2)
         except KafkaException as error:
-            raise source_error(error.args[0], f"Kafka at {self.servers}") from None
+            raise source_error(error.args[0], f"Kafka at {self.servers}", self.options) from None
         except (TimeoutError, futures.TimeoutError):
             raise SourceUnavailable(f"Kafka at {self.servers} did not answer in time.") from None
 

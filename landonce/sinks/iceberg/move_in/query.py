@@ -20,9 +20,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
+from landonce.protocol.operate.take_over import refused
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.marks import STREAMING_QUERY
-from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, histories, history_of, refused, same_topics
+from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, histories, history_of, same_topics
 from landonce.sinks.iceberg.sink import IcebergSink
 
 EPOCH = "spark.sql.streaming.epochId"

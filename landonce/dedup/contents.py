@@ -1,0 +1,450 @@
+"""The bytes of one scope in an SQL database: runs of keys, chunks of records, and blocks as they are sent. One code for all dialects.
+
+Workers add runs and chunks under random names. Nothing here makes them count: a commit of `Store` does, which lists them. What is listed is
+never removed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, Connection, Table, and_, delete, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from landonce.config.secrets import redact
+from landonce.dedup.runs import KEY_BYTES, Segment
+from landonce.dedup.tables import (
+    NEW,
+    PIECE,
+    SENT,
+    batch_bytes,
+    batch_table,
+    chunk_bytes,
+    chunk_table,
+    copy_table,
+    run_bytes,
+    run_table,
+    sent_table,
+)
+from landonce.errors import StoreDamaged, TargetUnavailable
+from landonce.failpoints import reach
+from landonce.ledger.database import Database
+from landonce.protocol.dedup import ORPHANED, Run, keeps_stored
+from landonce.protocol.ranges import Partition
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+_PAUSES = (0.0, 0.2, 0.5, 1.0, 2.0)
+"""Seconds before each attempt of what may fail by chance: a lock, a connection."""
+AT_ONCE = 200
+"""Rows that one statement removes: cleaning takes small steps beside a running pipeline."""
+TOGETHER = 16 * 2**20
+"""Bytes that one transaction adds or removes, about: others wait for it meanwhile."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Records of a range of one partition, in offset order."""
+
+    chunk: str
+    topic: str
+    partition: int
+    first: int
+    last: int
+    records: int
+    size: int
+    segments: int
+    schema_version: str
+    accepted: int = 0
+    accepted_at: int = 0
+    dropped: bytes | None = None
+    """A bit per record, set for copies. None: there are none."""
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """A block as it is sent."""
+
+    content: bytes
+    status: str
+
+
+@dataclass(frozen=True)
+class ListedBlock:
+    """What the list says of a stored block."""
+
+    batch: int
+    block: int
+    ranges: str
+    status: str
+    records: int
+
+    def holds(self, partition: Partition, offset: int) -> bool:
+        return any(
+            (topic, number) == (partition.topic, partition.number) and first <= offset < end
+            for topic, number, first, end in json.loads(self.ranges)
+        )
+
+
+class Contents:
+    """The bytes, and the lists of blocks."""
+
+    def __init__(self, database: Database, scope: str) -> None:
+        self.database = database
+        self.scope = scope
+
+    def close(self) -> None:
+        self.database.close()
+
+    # Keys.
+
+    def put_run(self, run: Run, segments: Sequence[Segment]) -> Run:
+        """Writes the bytes of a run, under a name of its own. It counts once a commit lists it."""
+        return self.put_runs([(run, segments)])[0]
+
+    def put_runs(self, runs: Sequence[tuple[Run, Sequence[Segment]]]) -> list[Run]:
+        """Like `put_run`, in few transactions."""
+
+        def attempt() -> list[Run]:
+            named = [(replace(run, run=uuid.uuid4().hex, segments=len(segments)), segments) for run, segments in runs]
+            self._put(
+                run_bytes,
+                [
+                    {"run": run.run, "segment": number, "ids": each.ids, "first_seen": each.first_seen}
+                    for run, segments in named
+                    for number, each in enumerate(segments)
+                ],
+            )
+            return [run for run, _ in named]
+
+        return self._patiently(attempt)
+
+    def run_segments(self, run: Run) -> list[Segment]:
+        """The bytes of a run. A run that is not listed any more may be gone: then there are fewer segments than it has."""
+        wanted = select(run_bytes).where(run_bytes.c.run == run.run).order_by(run_bytes.c.segment)
+        rows: Any = self._read(lambda connection: connection.execute(wanted).all())
+        return [Segment(row.ids, row.first_seen) for row in rows]
+
+    def forget_runs(self, runs: Iterable[Run]) -> None:
+        """Removes the bytes of runs that are not listed any more, some at a time. Who still reads one lists the runs again."""
+        self._forget(run_bytes.c.run, [(run.run, run.rows * KEY_BYTES) for run in runs])
+
+    # New events.
+
+    def put_chunk(self, chunk: Chunk, content: bytes) -> Chunk:
+        """Writes the bytes of a chunk, under a name of its own. It counts once a commit lists it."""
+        return self.put_chunks([(chunk, content)])[0]
+
+    def put_chunks(self, chunks: Sequence[tuple[Chunk, bytes]]) -> list[Chunk]:
+        """Like `put_chunk`, in few transactions."""
+
+        def attempt() -> list[Chunk]:
+            named = [
+                (replace(chunk, chunk=uuid.uuid4().hex, segments=len(pieces), size=len(content)), pieces)
+                for chunk, content in chunks
+                for pieces in [_pieces(content)]
+            ]
+            self._put(
+                chunk_bytes,
+                [
+                    {"chunk": chunk.chunk, "segment": number, "events": each}
+                    for chunk, pieces in named
+                    for number, each in enumerate(pieces)
+                ],
+            )
+            return [chunk for chunk, _ in named]
+
+        return self._patiently(attempt)
+
+    def chunk_content(self, chunk: Chunk) -> bytes:
+        pieces = chunk_bytes.c
+        wanted = select(pieces.events).where(pieces.chunk == chunk.chunk).order_by(pieces.segment)
+        content = b"".join(self._read(lambda connection: connection.scalars(wanted).all()))
+        if len(content) != chunk.size:
+            raise StoreDamaged(
+                f"the store {self.database.place} holds {len(content)} of {chunk.size} bytes of {chunk.topic}-{chunk.partition} "
+                f"[{chunk.first}, {chunk.last}].",
+                safe="Nothing was sent.",
+                command="restore the store from a backup",
+            )
+        return content
+
+    def forget_unlisted(self, chunks: Iterable[Chunk]) -> None:
+        """Removes the bytes of chunks that no commit lists, or will."""
+        self._forget(chunk_bytes.c.chunk, [(chunk.chunk, chunk.size) for chunk in chunks])
+
+    # Blocks as they are sent.
+
+    def put_block(
+        self, pipeline: str, batch: int, block: int, ranges: str, records: int, content: bytes
+    ) -> StoredBlock:
+        """Stores a block before it is sent. The first content that is stored for the ranges of a block stays: it is what all attempts
+        send."""
+        digest = hashlib.sha256(content).hexdigest()
+        row = batch_table.c
+        mine = and_(row.scope == self.scope, row.pipeline == pipeline, row.batch == batch, row.block == block)
+        key = {"scope": self.scope, "pipeline": pipeline, "batch": batch, "block": block}
+        pieces = _pieces(content)
+
+        def attempt() -> bool:
+            for some in groups(list(enumerate(pieces)), lambda each: len(each[1]), TOGETHER):
+                with self.database.writing() as connection:
+                    for number, each in some:
+                        piece = {**key, "sha256": digest, "piece": number}
+                        of_piece = and_(*(batch_bytes.c[name] == value for name, value in piece.items()))
+                        if connection.execute(select(batch_bytes.c.piece).where(of_piece)).first() is None:
+                            connection.execute(insert(batch_bytes).values(**piece, content=each))
+            with self.database.writing() as connection:
+                found: Any = connection.execute(self.database.locking(select(batch_table).where(mine))).one_or_none()
+                if found is not None and keeps_stored(found.ranges, ranges):
+                    return bool(found.sha256 == digest)
+                if found is not None:
+                    connection.execute(delete(batch_table).where(mine))
+                connection.execute(
+                    insert(batch_table).values(
+                        **key,
+                        ranges=ranges,
+                        status=NEW,
+                        records=records,
+                        sha256=digest,
+                        pieces=len(pieces),
+                        created_at=int(time.time()),
+                        sent_at=None,
+                    )
+                )
+            return True
+
+        if self._patiently(attempt):
+            return StoredBlock(content, NEW)
+        stored = self.block(pipeline, batch, block, ranges)
+        if stored is None:
+            raise TargetUnavailable(f"the store {self.database.place} lost block {block} of batch {batch}.")
+        return stored
+
+    def block(self, pipeline: str, batch: int, block: int, ranges: str) -> StoredBlock | None:
+        """A block of these ranges as it was stored. None: it was not, so nothing of it was sent."""
+        row = batch_table.c
+        mine = and_(row.scope == self.scope, row.pipeline == pipeline, row.batch == batch, row.block == block)
+
+        def attempt(connection: Connection) -> tuple[Any, bytes] | None:
+            found: Any = connection.execute(select(batch_table).where(mine)).one_or_none()
+            if not keeps_stored(found.ranges if found is not None else None, ranges):
+                return None
+            piece = batch_bytes.c
+            wanted = select(piece.content).where(
+                piece.scope == self.scope,
+                piece.pipeline == pipeline,
+                piece.batch == batch,
+                piece.block == block,
+                piece.sha256 == found.sha256,
+            )
+            return found, b"".join(connection.scalars(wanted.order_by(piece.piece)))
+
+        answer = self._read(attempt)
+        if answer is None:
+            return None
+        found, content = answer
+        if hashlib.sha256(content).hexdigest() != found.sha256:
+            raise StoreDamaged(
+                f"the store {self.database.place} holds other bytes of block {block} of batch {batch} than were stored.",
+                safe="Nothing was sent.",
+                command="restore the store from a backup",
+            )
+        return StoredBlock(content, found.status)
+
+    def sent(self, pipeline: str, batch: int, up_to: Mapping[Partition, int] | None = None) -> None:
+        """All blocks up to this batch are in the target, and all events below these offsets."""
+        row = batch_table.c
+
+        def attempt(connection: Connection) -> None:
+            connection.execute(
+                update(batch_table)
+                .where(row.scope == self.scope, row.pipeline == pipeline, row.batch <= batch, row.status == NEW)
+                .values(status=SENT, sent_at=int(time.time()))
+            )
+            if up_to:
+                mine = and_(sent_table.c.scope == self.scope, sent_table.c.pipeline == pipeline)
+                connection.execute(delete(sent_table).where(mine))
+                rows = [
+                    {"topic": each.topic, "partition_number": each.number, "sent_up_to": end}
+                    for each, end in sorted(up_to.items())
+                ]
+                connection.execute(
+                    insert(sent_table), [{"scope": self.scope, "pipeline": pipeline, **each} for each in rows]
+                )
+
+        self._write(attempt)
+
+    def sent_up_to(self, pipeline: str) -> dict[Partition, int]:
+        """How far the pipeline has sent its events, as it said last."""
+        wanted = select(sent_table).where(sent_table.c.scope == self.scope, sent_table.c.pipeline == pipeline)
+        rows: Any = self._read(lambda connection: connection.execute(wanted).all())
+        return {Partition(row.topic, row.partition_number): row.sent_up_to for row in rows}
+
+    def blocks(self, pipeline: str) -> list[ListedBlock]:
+        """The stored blocks of a pipeline, without their bytes."""
+        row = batch_table.c
+        of_all = select(row.batch, row.block, row.ranges, row.status, row.records)
+        wanted = of_all.where(row.scope == self.scope, row.pipeline == pipeline).order_by(row.batch, row.block)
+        return [ListedBlock(*each) for each in self._read(lambda connection: connection.execute(wanted).all())]
+
+    def forget_sent(self, pipeline: str, before: int) -> int:
+        """Removes some of the blocks that were sent before this moment, the oldest first. Gives how many: 0 if none is left."""
+        row, piece = batch_table.c, batch_bytes.c
+        mine = and_(row.scope == self.scope, row.pipeline == pipeline)
+        old = select(row.batch, row.block).where(mine, row.status == SENT, row.sent_at < before)
+        size = func.sum(func.length(piece.content))
+
+        def attempt(connection: Connection) -> int:
+            found = connection.execute(old.order_by(row.batch, row.block).limit(AT_ONCE)).all()
+            if not found:
+                return 0
+            of_these = and_(piece.scope == self.scope, piece.pipeline == pipeline)
+            of_these = and_(of_these, piece.batch >= found[0].batch, piece.batch <= found[-1].batch)
+            counted = select(piece.batch, piece.block, size).where(of_these).group_by(piece.batch, piece.block)
+            sizes = {(batch, block): int(bytes_) for batch, block, bytes_ in connection.execute(counted)}
+            some = next(groups(found, lambda each: sizes.get((each.batch, each.block), 0), TOGETHER))
+            for batch, block in some:
+                for table in (batch_bytes, batch_table):
+                    connection.execute(
+                        delete(table).where(
+                            table.c.scope == self.scope,
+                            table.c.pipeline == pipeline,
+                            table.c.batch == batch,
+                            table.c.block == block,
+                        )
+                    )
+            return len(some)
+
+        return self._remove(attempt)
+
+    # All of them.
+
+    def table_bytes(self) -> dict[str, int]:
+        """The bytes of keys, events, blocks and copies, whatever scope they belong to."""
+        columns = {
+            run_bytes.name: func.length(run_bytes.c.ids) + func.length(run_bytes.c.first_seen),
+            chunk_bytes.name: func.length(chunk_bytes.c.events),
+            batch_bytes.name: func.length(batch_bytes.c.content),
+            copy_table.name: func.length(copy_table.c.copies),
+        }
+        wanted = {name: select(func.sum(size)) for name, size in columns.items()}
+        return self._read(lambda connection: {name: int(connection.scalar(each) or 0) for name, each in wanted.items()})
+
+    def forget_orphans(self, now: int, since: int = 0) -> int:
+        """Removes some of the bytes that no list names, for a day at least. Gives of how many runs and chunks: 0 if there are none.
+        `since`: what was written before, in seconds, was looked at already."""
+        runs, chunks = run_bytes.c, chunk_bytes.c
+        return self._forget_orphans(
+            run_bytes, run_table, "run", func.length(runs.ids) + func.length(runs.first_seen), now, since
+        ) + self._forget_orphans(chunk_bytes, chunk_table, "chunk", func.length(chunks.events), now, since)
+
+    def _forget_orphans(self, content: Table, listed: Table, name: str, size: Any, now: int, since: int) -> int:
+        column, known, written = content.c[name], listed.c[name], content.c.written_at
+
+        def attempt(connection: Connection) -> int:
+            old = select(column, size).where(written >= since, written < now - ORPHANED, column.not_in(select(known)))
+            found = connection.execute(old.limit(AT_ONCE)).all()
+            some = next(groups(found, lambda each: int(each[1]), TOGETHER), ())
+            names = sorted({each[0] for each in some})
+            if names:
+                connection.execute(delete(content).where(column.in_(names)))
+            return len(names)
+
+        return self._remove(attempt)
+
+    # Statements, and what goes wrong with them.
+
+    def _forget(self, column: Column[str], names: Sequence[tuple[str, int]]) -> None:
+        """Removes bytes by their names and sizes, some at a time."""
+        for some in groups(names, lambda each: each[1], TOGETHER):
+            self._remove(partial(_delete_named, column, [name for name, _ in some]))
+
+    def _put(self, content: Table, rows: Sequence[dict[str, Any]]) -> None:
+        """Adds rows with bytes, several in one transaction: each transaction waits for the disk more than once."""
+        now = int(time.time())
+        for some in groups(
+            rows, lambda row: sum(len(each) for each in row.values() if isinstance(each, bytes)), TOGETHER
+        ):
+            with self.database.writing() as connection:
+                for row in some:
+                    connection.execute(insert(content).values(**row, written_at=now))
+
+    def _read(self, ask: Callable[[Connection], Answer]) -> Answer:
+        """In one transaction, patiently."""
+
+        def attempt() -> Answer:
+            with self.database.reading() as connection:
+                return ask(connection)
+
+        return self._patiently(attempt)
+
+    def _write(self, change: Callable[[Connection], Answer]) -> Answer:
+        """In one transaction, patiently."""
+
+        def attempt() -> Answer:
+            with self.database.writing() as connection:
+                return change(connection)
+
+        return self._patiently(attempt)
+
+    def _remove(self, change: Callable[[Connection], int]) -> int:
+        """Like `_write`, for what nobody needs any more. Gives what the change says: how much is gone."""
+
+        def attempt(connection: Connection) -> int:
+            gone = change(connection)
+            if gone:
+                reach("cleaned.before")
+            return gone
+
+        gone = self._write(attempt)
+        if gone:
+            reach("cleaned.after")
+        return gone
+
+    def _patiently(self, attempt: Callable[[], Answer]) -> Answer:
+        """Tries a few times. Every attempt may be made again: it adds under a new name, or changes nothing a second time."""
+        for pause in _PAUSES[:-1]:
+            time.sleep(pause)
+            try:
+                return self._once(attempt)
+            except TargetUnavailable:
+                continue
+        time.sleep(_PAUSES[-1])
+        return self._once(attempt)
+
+    def _once(self, attempt: Callable[[], Answer]) -> Answer:
+        try:
+            return attempt()
+        except DBAPIError as failure:
+            said = f"the store {self.database.place}: {self.database.reason(failure)}."
+            fault = None if isinstance(failure, IntegrityError) else self.database.fault(failure)
+            raise fault or TargetUnavailable(redact(said)) from None
+
+
+def _delete_named(column: Column[str], names: Sequence[str], connection: Connection) -> int:
+    connection.execute(delete(column.table).where(column.in_(names)))
+    return len(names)
+
+
+def groups(items: Sequence[Item], size: Callable[[Item], int], most: int) -> Iterator[Sequence[Item]]:
+    """Neighbours together, of at most this size, or one that is larger."""
+    begin = total = 0
+    for at, each in enumerate(items):
+        total += size(each)
+        if total > most and at > begin:
+            yield items[begin:at]
+            begin, total = at, size(each)
+    if begin < len(items):
+        yield items[begin:]
+
+
+def _pieces(content: bytes) -> list[bytes]:
+    return [content[at : at + PIECE] for at in range(0, len(content), PIECE)] or [b""]

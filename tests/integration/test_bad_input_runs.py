@@ -1,0 +1,158 @@
+"""The corpus of bad input through real runs: every record lands or is a dead letter with a reason, and no command prints a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from corpus import ALL, LIMIT, Corpus, avro_frames, protobuf_frames
+from corpus.avro_bodies import TEXT
+from corpus.avro_frames import NEWER
+from corpus.protobuf_messages import DESCRIPTORS
+from deliveries import letters
+from plain_process import UNDISTURBED, PlainProcess
+from running import running
+from schema_registry import LocalSchemaRegistry
+from sql_runs import asking_postgres
+
+from landonce.local import LocalKafka
+from landonce.read.registry import Registered
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SECTIONS: dict[str, Any] = {
+    "avro": {"avro": {"schema": "order.avsc"}},
+    "avro_object": {"avro": {"schema": ["order.avsc", "newer.avsc"], "framing": "single-object"}},
+    "protobuf": {"protobuf": {"schema": "order.desc", "message": "Order"}},
+}
+"""Of formats with schemas in files."""
+FROM_FILES = [each for each in ALL if not each.name.endswith("_framed")]
+
+
+def run(
+    kafka: LocalKafka, url: str, folder: Path, topic: str, values: list[bytes | None], **source: Any
+) -> tuple[int, str]:
+    """Exit code and all that `landonce run --once` prints."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 20 * 2**20})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+    document = {
+        "pipeline": "bad",
+        "source": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topics": [topic], **source}},
+        "sink": {"sql": {"url": url, "table": "t", "create": True}},
+        "dead_letters": {"path": "dead", "limit": "100%"},
+    }
+    (folder / "p.yaml").write_text(yaml.safe_dump(document))
+    log = folder / "printed"
+    process = PlainProcess(["run", "p.yaml", "--once"], {**os.environ, **UNDISTURBED}, log, folder=folder)
+    return process.wait(100), log.read_text()
+
+
+def counted(printed: str) -> tuple[int, ...]:
+    """What was read, landed, dead-lettered and filtered."""
+    (line,) = re.findall(r"^bad: (\d+) read = (\d+) landed \+ (\d+) dead-lettered \+ (\d+) filtered$", printed, re.M)
+    return tuple(map(int, line))
+
+
+@pytest.mark.parametrize("corpus", FROM_FILES, ids=lambda each: each.name)
+def test_every_record_lands_or_is_a_dead_letter(
+    corpus: Corpus,
+    kafka: LocalKafka,
+    new_database: Callable[[], str],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "order.avsc").write_text(TEXT)
+    (tmp_path / "newer.avsc").write_text(NEWER)
+    (tmp_path / "order.desc").write_bytes(DESCRIPTORS)
+    topic = new_topic(1, max_message_bytes=str(20 * 2**20))
+    section = SECTIONS.get(corpus.name, corpus.format)
+    each_is_accounted_for(corpus, section, corpus.cases, kafka, new_database(), topic, tmp_path)
+
+
+REGISTERED: dict[str, dict[int, Registered]] = {
+    "avro_framed": avro_frames.REGISTERED,
+    "protobuf_framed": protobuf_frames.REGISTERED,
+}
+FILLER = '{"type": "record", "name": "Filler", "fields": []}'
+
+
+@pytest.mark.parametrize("corpus", [each for each in ALL if each.name in REGISTERED], ids=lambda each: each.name)
+def test_every_framed_record_lands_or_is_a_dead_letter(
+    corpus: Corpus,
+    kafka: LocalKafka,
+    new_database: Callable[[], str],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    """With a real registry, which numbers schemas as the corpus does. It refuses to hold what is no schema, and no schema can have the
+    largest id: the two cases are left to `tests/unit/test_bad_input.py`."""
+    with running(LocalSchemaRegistry(tmp_path / "registry")) as registry:
+        held = {number for number, each in REGISTERED[corpus.name].items() if number == added(registry, each)}
+        wanting = [number.to_bytes(4, "big") for number in REGISTERED[corpus.name].keys() - held]
+        cases = {name: each for name, each in corpus.cases.items() if each is None or each[1:5] not in wanting}
+        assert len(corpus.cases) - len(cases) <= 2
+        section = {corpus.name.removesuffix("_framed"): {"registry": {"url": registry.url}}}
+        each_is_accounted_for(corpus, section, cases, kafka, new_database(), new_topic(1), tmp_path)
+
+
+def added(registry: LocalSchemaRegistry, schema: Registered) -> int | None:
+    """The number of the schema in the registry. One that it does not hold leaves its number to a filler."""
+    try:
+        return registry.register(f"s{hash(schema)}", schema.text, schema.kind)
+    except HTTPError:
+        registry.register("filler", FILLER)
+        return None
+
+
+def each_is_accounted_for(
+    corpus: Corpus,
+    section: Any,
+    cases: Mapping[str, bytes | None],
+    kafka: LocalKafka,
+    url: str,
+    topic: str,
+    folder: Path,
+) -> None:
+    values, outcomes = list(cases.values()), corpus.expected()
+    source = {"format": section, "schema": corpus.schema, "max_record_bytes": LIMIT}
+    code, printed = run(kafka, url, folder, topic, values, **source)
+    assert code == 0, printed
+    assert "Traceback" not in printed
+    read, landed, dead, filtered = counted(printed)
+    assert read == len(values) == landed + dead + filtered
+    rows = {offset for (offset,) in asking_postgres(url)("SELECT _offset FROM t")}
+    refused = {each["offset"]: each["reason"] for each in letters(folder / "dead")}
+    assert len(rows) == landed
+    assert rows | set(refused) == set(range(len(values)))
+    assert not rows & set(refused)
+    for offset, name in enumerate(cases):
+        if outcomes[name].startswith("dead "):
+            assert refused[offset] == outcomes[name].split(": ", 1)[1]
+        elif offset in refused:  # PostgreSQL holds less than the decoder makes
+            assert refused[offset].startswith("field ")
+
+
+def test_a_value_of_10_mb_lands_and_a_larger_one_than_the_limit_does_not(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(1, max_message_bytes=str(20 * 2**20))
+    values = [json.dumps({"id": size, "s": "x" * size * 10**6}).encode() for size in (0, 10, 17, 1)]
+    code, printed = run(kafka, "sqlite:///t.db", tmp_path, topic, [*values], schema="id BIGINT, s STRING")
+    assert (code, counted(printed)) == (0, (4, 3, 1, 0)), printed
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        found = connection.execute("SELECT id, length(s) FROM t ORDER BY _offset").fetchall()
+    assert found == [(0, 0), (10, 10**7), (1, 10**6)]
+    (letter,) = letters(tmp_path / "dead")
+    assert letter["reason"] == f"record of {len(values[2])} bytes exceeds max_record_bytes=16777216"

@@ -1,0 +1,460 @@
+"""A secret is planted wherever landonce takes one, from the environment, files and commands, and is found on no surface."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import psycopg
+import pytest
+import yaml
+from canaries import USER, Surfaces
+from certificates import Certificates
+from confluent_kafka import Consumer, Producer, TopicPartition
+from iceberg_servers import LocalRestCatalog
+from open_folder import open_folder
+from pages import run_page
+from pipelines import landonce
+from running import running
+from schema_registry import Gate, LocalSchemaRegistry
+from tls_servers import SecureKafka, SecurePostgres, TlsGate, https
+
+from landonce.local import LocalClickHouse
+from landonce.local.server import NO_PROXY, free_ports
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import load
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+MARKER = "m4rker"
+"""The control: it is in the name of the pipeline and of its folder, so every surface shows it."""
+KAFKA = "c4nary-kafka"
+
+
+COMMANDS = ("check FILE --json", "verify FILE --json", "state show FILE --json", "dead show FILE")
+
+
+@dataclass
+class Planted:
+    """A folder with a pipeline file, and the secrets that it names. `given`: variables of the environment that hold one."""
+
+    folder: Path
+    secrets: dict[str, str]
+    given: dict[str, str]
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "p.yaml"
+
+    @property
+    def inputs(self) -> list[Path]:
+        return [self.file, *self.folder.glob("*.secret")]
+
+    def plant(self, kind: str, how: str, secret: str = "") -> str:
+        """What stands in the file for this secret."""
+        secret = secret or f"c4nary-{kind}"
+        self.secrets[kind] = secret
+        if how == "environment":
+            self.given[f"GIVEN_{kind.upper()}"] = secret  # a name that suggests nothing
+            return f"${{GIVEN_{kind.upper()}}}"
+        (self.folder / f"{kind}.secret").write_text(f"{secret}\n")
+        return f"${{file:{kind}.secret}}" if how == "file" else f"${{command:cat {kind}.secret}}"
+
+    def write_file(self, source: dict[str, Any], sink: dict[str, Any], **more: Any) -> None:
+        document = {"pipeline": MARKER, "source": {"kafka": source}, "sink": sink, **more}
+        self.file.write_text(yaml.safe_dump(document))
+
+    def found(self, surfaces: Surfaces) -> dict[str, set[str]]:
+        return {kind: places for kind, secret in self.secrets.items() if (places := surfaces.places_of(secret))}
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Planted:
+    folder = tmp_path / MARKER
+    folder.mkdir()
+    return Planted(folder, {}, {})
+
+
+@pytest.fixture(scope="module")
+def secure(servers: None, certs: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    with running(SecureKafka(tmp_path_factory.mktemp("secure"), certs, KAFKA)) as server:
+        yield server
+
+
+def letters(kafka: SecureKafka, topic: str) -> list[bytes]:
+    """All that the topic of dead letters holds, by the plain listener."""
+    with closing(Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "judge"})) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            for each in consumer.consume(1, timeout=0.2):
+                if each.error() is None:
+                    return [each.value() or b"", repr(each.headers()).encode()]
+    return []
+
+
+@contextmanager
+def process(planted: Planted) -> Iterator[subprocess.Popen[bytes]]:
+    """`landonce run`, as a user starts it."""
+    environment = {**os.environ, **planted.given, "TMPDIR": str(planted.folder / "tmp")}
+    (planted.folder / "tmp").mkdir()
+    with (planted.folder / "out.log").open("wb") as out, (planted.folder / "err.log").open("wb") as err:
+        command = [sys.executable, "-m", "landonce", "run", str(planted.file)]
+        started = subprocess.Popen(command, stdout=out, stderr=err, env=environment, start_new_session=True)
+        try:
+            yield started
+        finally:
+            started.kill()
+            started.wait(30)
+
+
+def wait_for(planted: Planted, running: subprocess.Popen[bytes], what: str) -> None:
+    until = time.monotonic() + 240
+    while what not in (planted.folder / "err.log").read_text():
+        said = (planted.folder / "err.log").read_text()
+        assert running.poll() is None, said
+        assert time.monotonic() < until, said
+        time.sleep(0.2)
+
+
+def lake(planted: Planted, kafka: SecureKafka, catalog: LocalRestCatalog, topic: str, **conf: Any) -> str:
+    """A pipeline whose changes Spark merges: its session has the catalog's properties, and the user's own. Returns the address of its pages."""
+    (port,) = free_ports(1)
+    source = {
+        "bootstrap_servers": kafka.at("sasl_tls"),
+        "topics": [topic],
+        "schema": "id BIGINT NOT NULL",
+        "options": kafka.options("sasl_tls", "SCRAM-SHA-512")
+        | {"sasl.password": planted.plant("kafka", "environment", KAFKA)},
+    }
+    properties = {
+        "type": "rest",
+        "uri": catalog.uri,
+        "oauth2-server-uri": f"{catalog.uri}/v1/oauth/tokens",
+        "credential": f"{USER}:{planted.plant('credential', 'environment')}",
+        "header.X-Api-Key": planted.plant("header", "file"),
+        "gcs.oauth2.token": planted.plant("gcs", "command"),
+        "spark": {"s3.secret-access-key": planted.plant("s3", "command")},
+        "adls.account-key": planted.plant("adls", "file"),
+        "adls.sas-token": planted.plant("sas", "environment"),
+    }
+    storage = {
+        "spark.hadoop.fs.azure.account.key.lake": planted.plant("azure", "command"),
+        "spark.hadoop.fs.s3a.secret.key": planted.plant("s3a", "file"),
+    }
+    pages = {"spark.ui.enabled": True, "spark.ui.port": port, "spark.eventLog.enabled": True}
+    pages |= {"spark.eventLog.dir": (planted.folder / "events").as_uri(), "spark.eventLog.compress": False}
+    (planted.folder / "events").mkdir()
+    table = f"db.{topic.replace('-', '_')}"
+    sink = {"catalog": properties, "table": table, "create": True, "identity": "id", "changes": {"mode": "upsert"}}
+    planted.write_file(
+        source,
+        {"iceberg": sink},
+        dead_letters={"topic": f"{topic}-dead"},
+        spark={"master": "local[1]", "conf": {**storage, **pages, **conf}},
+    )
+    return f"http://127.0.0.1:{port}"
+
+
+def make_topics(kafka: SecureKafka, topic: str) -> None:
+    for each in (topic, f"{topic}-dead"):
+        kafka.make_topic(each, partitions=1)
+
+
+def produce(kafka: SecureKafka, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, key=json.dumps({"id": number}))
+    assert producer.flush(30) == 0
+
+
+def spark_pages(surfaces: Surfaces, url: str) -> None:
+    """Those of people and those of programs."""
+    with NO_PROXY.open(f"{url}/api/v1/applications", timeout=20) as answer:
+        api = f"/api/v1/applications/{json.load(answer)[0]['id']}"
+    paths = ["/environment/", "/jobs/", "/stages/", "/executors/", "/SQL/"]
+    surfaces.add_pages("Spark's pages", url, [*paths, *(f"{api}/{each}" for each in ("environment", "jobs", "sql"))])
+
+
+def test_a_run_with_spark_shows_none(
+    planted: Planted,
+    secure: SecureKafka,
+    rest_catalog: LocalRestCatalog,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = lake(planted, secure, rest_catalog, "canary-lake")
+    make_topics(secure, "canary-lake")
+    produce(secure, "canary-lake", *(json.dumps({"id": number}).encode() for number in range(5)), b"broken")
+    surfaces = Surfaces()
+    with process(planted) as running:
+        wait_for(planted, running, '"landed": 5')
+        surfaces.add_processes(running.pid, planted.given)
+        spark_pages(surfaces, url)
+        surfaces.add_files("temporary files", planted.folder / "tmp")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+    for name, value in planted.given.items():
+        monkeypatch.setenv(name, value)
+    for command in COMMANDS:
+        said = landonce(capsys, monkeypatch, *command.replace("FILE", str(planted.file)).split())
+        assert said.code == 0, said
+        surfaces.add("commands", said.out, said.err)
+    surfaces.add("repr", repr(load(planted.file)), repr(open_parts(load(planted.file))))
+    surfaces.add("output", (planted.folder / "out.log").read_bytes(), (planted.folder / "err.log").read_bytes())
+    surfaces.add_files("event log", planted.folder / "events")
+    surfaces.add_files("dead letters", planted.folder / "dead")
+    surfaces.add("topic of dead letters", *letters(secure, "canary-lake-dead"))
+    surfaces.add_files("the lake, with its ledger", rest_catalog.folder)
+    surfaces.add_files("other files", planted.folder, but=planted.inputs)
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys() - {"environments", "temporary files"}
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 9
+
+
+@pytest.mark.long
+def test_the_control_spark_shows_what_nobody_hides(
+    planted: Planted, secure: SecureKafka, rest_catalog: LocalRestCatalog
+) -> None:
+    """With Spark's own idea of what is secret, the same search finds some of these in its pages and its event log."""
+    theirs = {"spark.redaction.regex": "(?i)secret|password|token|access[.]?key"}
+    url = lake(planted, secure, rest_catalog, "canary-shown", **theirs)
+    make_topics(secure, "canary-shown")
+    produce(secure, "canary-shown", json.dumps({"id": 1}).encode())
+    surfaces = Surfaces()
+    with process(planted) as running:
+        wait_for(planted, running, '"landed": 1')
+        spark_pages(surfaces, url)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+    surfaces.add_files("event log", planted.folder / "events")
+    found = planted.found(surfaces)
+    assert found["credential"] == found["azure"] == {"Spark's pages", "event log"}
+    assert found.keys().isdisjoint({"kafka", "s3", "s3a"})
+
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture(scope="module")
+def schemas(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSchemaRegistry]:
+    with running(LocalSchemaRegistry(tmp_path_factory.mktemp("registry"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def database(servers: None, certs: Certificates) -> Iterator[SecurePostgres]:
+    with open_folder() as folder, running(SecurePostgres(folder / "server", certs)) as server:
+        yield server
+
+
+QUERY_LOG = """<query_log><database>system</database><table>query_log</table>
+    <flush_interval_milliseconds>60000</flush_interval_milliseconds></query_log>"""
+
+
+@pytest.fixture
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClickHouse]:
+    """It logs every statement."""
+    folder, login = tmp_path_factory.mktemp("guarded"), {"user": USER, "password": "c4nary-clickhouse"}
+    with running(LocalClickHouse(folder, extra_config_xml=QUERY_LOG, **login)) as server:
+        yield server
+
+
+def statements(server: LocalClickHouse) -> str:
+    """All that the server was asked, with the settings and the comments that came along, also what it refused."""
+    server.ask("SYSTEM FLUSH LOGS")
+    return server.ask("SELECT * FROM system.query_log")
+
+
+def framed(number: int, value: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(ORDER), value)
+    return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
+
+
+def ledger_dump(url: str) -> list[str]:
+    """All rows of all tables of the ledger."""
+    with psycopg.connect(url) as connection:
+        asked = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'landonce%'"
+        tables = [row[0] for row in connection.execute(asked)]
+        return [repr(row) for each in tables for row in connection.execute(f"SELECT * FROM {each}")]
+
+
+def test_a_run_into_clickhouse_shows_none(
+    planted: Planted,
+    secure: SecureKafka,
+    certs: Certificates,
+    schemas: LocalSchemaRegistry,
+    database: SecurePostgres,
+    guarded: LocalClickHouse,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over TLS everywhere: a key of the client's for Kafka, and passwords for the registry, ClickHouse and the ledger. Then these passwords
+    are wrong, one after another, and the errors show none either."""
+    topic, surfaces = "canary-orders", Surfaces()
+    number = schemas.register(f"{topic}-value", ORDER)
+    make_topics(secure, topic)
+    produce(secure, topic, *(framed(number, {"id": at}) for at in range(5)), b"broken")
+    key_line = certs.client_key.read_text().splitlines()[1]
+    with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE USER bob SUPERUSER PASSWORD 'c4nary-ledger'")
+    gates = [
+        Gate(schemas, user=USER, password="c4nary-registry", tls=certs),
+        TlsGate(guarded.http_port, certs),
+    ]
+    registry = {
+        "url": gates[0].url,
+        "user": USER,
+        "password": planted.plant("registry", "command"),
+        "ca_cert": str(certs.authority),
+    }
+    source: dict[str, Any] = {
+        "bootstrap_servers": secure.at("mutual"),
+        "topics": [topic],
+        "format": {"avro": {"registry": registry}},
+        "options": {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(certs.authority),
+            "ssl.certificate.location": str(certs.client),
+            "ssl.key.pem": planted.plant("key", "file", certs.client_key.read_text().strip()),
+        },
+    }
+    planted.secrets["key"] = key_line
+    url = https(guarded.url, gates[1].port).replace("c4nary-clickhouse", planted.plant("clickhouse", "command"))
+    sink = {"url": url, "table": "orders", "create": True, "ca_cert": str(certs.authority)}
+    secure_url = database.secure_url(password="PASSWORD").replace("landonce:PASSWORD", "bob:PASSWORD")
+    ledger = secure_url.replace("PASSWORD", planted.plant("ledger", "environment"))
+    planted.write_file(
+        source, {"clickhouse": sink}, ledger={"postgres": ledger}, dead_letters={"topic": f"{topic}-dead"}
+    )
+    for name, value in planted.given.items():
+        monkeypatch.setenv(name, value)
+    for command in ("run FILE --once", *COMMANDS):
+        said = landonce(capsys, monkeypatch, *command.replace("FILE", str(planted.file)).split())
+        assert said.code == 0, said
+        surfaces.add("commands", said.out, said.err)
+    assert guarded.ask("SELECT count() FROM orders").strip() == "5"
+    surfaces.add("ledger", *ledger_dump(database.url.replace("+psycopg", "")))
+    surfaces.add("topic of dead letters", *letters(secure, f"{topic}-dead"))
+    surfaces.add_files("folder", planted.folder, but=planted.inputs)
+    surfaces.add("statements", statements(guarded))
+    surfaces.add("repr", repr(load(planted.file)), repr(open_parts(load(planted.file))))
+    other = schemas.register(f"{topic}-other", {**ORDER, "name": "Other"})  # the run asks the registry again
+    produce(secure, topic, framed(other, {"id": 5}))
+    for wrong in ("clickhouse", "registry", "ledger"):
+        surfaces.add(f"error of {wrong}", fails(planted, wrong, capsys, monkeypatch))
+    for each in gates:
+        each.close()
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys()
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 7
+
+
+def plain_source(kafka: SecureKafka, topic: str) -> dict[str, Any]:
+    """A topic with records, by the listener without a login."""
+    make_topics(kafka, topic)
+    produce(kafka, topic, *(json.dumps({"id": number}).encode() for number in range(5)), b"broken")
+    return {"bootstrap_servers": kafka.bootstrap_servers, "topics": [topic], "schema": "id BIGINT NOT NULL"}
+
+
+def search(
+    planted: Planted, surfaces: Surfaces, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the commands say, and what they leave in the folder."""
+    for command in ("run FILE --once", *COMMANDS):
+        said = landonce(capsys, monkeypatch, *command.replace("FILE", str(planted.file)).split())
+        assert said.code == 0, said
+        surfaces.add("commands", said.out, said.err)
+    surfaces.add_files("folder", planted.folder, but=planted.inputs)
+    surfaces.add("repr", repr(load(planted.file)), repr(open_parts(load(planted.file))))
+
+
+def fails(planted: Planted, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """With another password in the file."""
+    document = planted.file.read_text()
+    planted.file.write_text(document.replace(reference(planted, kind), f"c4nary-wrong-{kind}"))
+    planted.secrets[f"wrong {kind}"] = f"c4nary-wrong-{kind}"
+    said = landonce(capsys, monkeypatch, "run", planted.file, "--once")
+    planted.file.write_text(document)
+    assert said.code in (2, 3), said
+    return said.out + said.err
+
+
+def test_a_ledger_in_keeper_map_shows_none(
+    planted: Planted,
+    secure: SecureKafka,
+    guarded: LocalClickHouse,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It logs in with the password of the sink."""
+    surfaces = Surfaces()
+    url = guarded.url.replace("c4nary-clickhouse", planted.plant("clickhouse", "command"))
+    planted.write_file(
+        plain_source(secure, "canary-keeper"),
+        {"clickhouse": {"url": url, "table": "kept", "create": True}},
+        ledger={"keeper_map": {"path": "/canary"}},
+    )
+    search(planted, surfaces, capsys, monkeypatch)
+    surfaces.add("ledger", guarded.ask("SELECT * FROM landonce_ledger"))
+    surfaces.add("error", fails(planted, "clickhouse", capsys, monkeypatch))
+    surfaces.add("statements", statements(guarded))
+    assert "landonce_ledger" in surfaces.texts["statements"].decode()
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys()
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 2
+
+
+def test_a_run_into_postgres_shows_none(
+    planted: Planted,
+    secure: SecureKafka,
+    database: SecurePostgres,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows and ledger are there."""
+    surfaces = Surfaces()
+    with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE USER eve SUPERUSER PASSWORD 'c4nary-target'")
+        connection.execute("CREATE DATABASE sales OWNER eve")
+    secure_url = database.secure_url(password="PASSWORD").replace("landonce:PASSWORD", "eve:PASSWORD")
+    secure_url = secure_url.replace("/landonce?", "/sales?")
+    url = secure_url.replace("PASSWORD", planted.plant("target", "file"))
+    planted.write_file(
+        plain_source(secure, "canary-target"), {"sql": {"url": url, "table": "targeted", "create": True}}
+    )
+    search(planted, surfaces, capsys, monkeypatch)
+    surfaces.add("ledger", *ledger_dump(secure_url.replace("PASSWORD", "c4nary-target")))
+    surfaces.add("error", fails(planted, "target", capsys, monkeypatch))
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys()
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 2
+
+
+def reference(planted: Planted, kind: str) -> str:
+    """What stands for it in the file."""
+    forms = (f"${{GIVEN_{kind.upper()}}}", f"${{file:{kind}.secret}}", f"${{command:cat {kind}.secret}}")
+    (form,) = [each for each in forms if each in planted.file.read_text()]
+    return form
+
+
+def test_the_page_is_true(secure: SecureKafka, certs: Certificates, database: SecurePostgres, tmp_path: Path) -> None:
+    make_topics(secure, "secure-clicks")
+    produce(secure, "secure-clicks", *(json.dumps({"id": number}).encode() for number in range(3)))
+    given = {"ca.pem": certs.authority.read_text(), "kafka.password": KAFKA, "postgres.password": database.password}
+    for name, text in given.items():
+        (tmp_path / name).write_text(text)
+    where = {"KAFKA": secure.at("sasl_tls"), "DATABASE": f"127.0.0.1:{database.port}/landonce"}
+    assert run_page("tls-and-secrets.md", None, (), tmp_path, spark=False, **where) == 2

@@ -1,0 +1,335 @@
+"""Every type of PostgreSQL, MariaDB and SQLite as a column: its edges come back exactly, or a value for it is a dead letter with a reason. The
+page has every type that a PostgreSQL and a MariaDB know. No MySQL is asked: its types are those of MariaDB that are not MariaDB's alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from ipaddress import ip_address, ip_interface, ip_network
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pymysql
+import pytest
+from deliveries import letters
+from mariadb_server import LocalMariaDB
+from pipelines import landonce
+from sql_runs import SqlSite, asking_postgres, asking_sqlite
+
+import landonce as landonce_
+from landonce.local import LocalKafka
+from landonce.sinks.sql.sink import SqlSink
+from landonce.sinks.sql.table import SqlTable
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+COORDINATES = "_topic varchar(249), _partition int, _offset bigint"
+UTC = timezone.utc
+_numbers = count()
+Edges = dict[str, tuple[str, list[tuple[Any, Any]], list[Any]]]
+"""Of each column: its type, values in JSON with what the table holds, and values that do not fit."""
+POSTGRES: Edges = {
+    "a_bool": ("boolean", [(True, True), (False, False)], [1, "true"]),
+    "a_int2": ("smallint", [(-(2**15), -(2**15)), (2**15 - 1, 2**15 - 1)], [2**15, "1", 1.0]),
+    "a_int4": ("integer", [(-(2**31), -(2**31)), (2**31 - 1, 2**31 - 1)], [2**31]),
+    "a_int8": ("bigint", [(-(2**63), -(2**63)), (2**63 - 1, 2**63 - 1)], [2**63]),
+    "a_float4": ("real", [(0.5, 0.5), (-1.25, -1.25)], [1e39, 2**24 + 1]),
+    "a_float8": ("double precision", [(5e-324, 5e-324), (1.7976931348623157e308,) * 2], [2**53 + 1]),
+    "a_numeric": ("numeric(38, 10)", [("-0.0000000001", Decimal("-1E-10")), ("9" * 28, Decimal("9" * 28))], ["0.00000000001", "1" + "0" * 28]),
+    "a_text": ("text", [("", ""), ("é😀\n", "é😀\n")], ["\0", 1]),
+    "a_varchar": ("varchar(3)", [("äöü", "äöü"), ("", "")], ["abcd"]),
+    "a_bpchar": ("char(3)", [("abc", "abc"), ("a", "a  ")], ["abcd"]),
+    "a_bytea": ("bytea", [("", b""), ("/w==", b"\xff")], ["AAA"]),
+    "a_date": ("date", [("0001-01-01", date(1, 1, 1)), ("9999-12-31", date(9999, 12, 31))], ["2026-02-30"]),
+    "a_timestamp": ("timestamp", [("1969-12-31T23:59:59.999999", datetime(1969, 12, 31, 23, 59, 59, 999999)), ("0001-01-01T00:00:00", datetime(1, 1, 1))], ["2026-01-01T00:00:00.0000001"]),
+    "a_timestamptz": ("timestamptz(0)", [("2026-01-01T02:00:00+02:00", datetime(2026, 1, 1, tzinfo=UTC)), ("1900-01-01T00:00:00Z", datetime(1900, 1, 1, tzinfo=UTC))], ["2026-01-01T00:00:00.5Z"]),
+    "a_uuid": ("uuid", [(str(UUID(int=0)), UUID(int=0)), (str(UUID(int=2**128 - 1)), UUID(int=2**128 - 1))], ["x"]),
+    "a_json": ("json", [({"a": [1, None]}, {"a": [1, None]}), ("text", "text")], []),
+    "a_jsonb": ("jsonb", [([], []), (1, 1)], []),
+    "a_time": ("time", [("00:00:00", time(0)), ("23:59:59.999999", time(23, 59, 59, 999999))], ["24:00:00", "12:00:00Z", 1, "00:00:00.0000001"]),
+    "a_time_0": ("time(0)", [("12:34", time(12, 34)), ("23:59:59", time(23, 59, 59))], ["12:34:56.5"]),
+    "an_inet": ("inet", [("10.1.2.3/8", ip_interface("10.1.2.3/8")), ("2001:DB8:0::1", ip_address("2001:db8::1"))], ["10.0.0.256", "10.0.0.1/33", "::1/129", "x", 1]),
+    "a_cidr": ("cidr", [("10.0.0.0/8", ip_network("10.0.0.0/8")), ("2001:db8::/32", ip_network("2001:db8::/32"))], ["10.0.0.1/8", "10/8"]),
+    "a_macaddr": ("macaddr", [("00:00:5e:00:53:01",) * 2, ("FF-FF-FF-FF-FF-FF", "ff:ff:ff:ff:ff:ff")], ["00:00:5e:00:53", "0000.5e00.5301"]),
+    "a_macaddr8": ("macaddr8", [("00:00:5e:ff:fe:00:53:01",) * 2, ("ff:ff:ff:ff:ff:ff:ff:ff",) * 2], ["00:00:5e:00:53:01"]),
+    "an_int_array": ("integer[]", [([-(2**31), None, 2**31 - 1],) * 2, ([], [])], [[2**31], [[1]], ["1"], 1]),
+    "a_float_array": ("real[]", [([0.5, None],) * 2, ([], [])], [[1e39]]),
+    "a_bool_array": ("boolean[]", [([True, None, False],) * 2, ([], [])], [[1]]),
+    "a_text_array": ("text[]", [(["NULL", None, 'a,"{}\\é'],) * 2, ([""],) * 2], [["\0"], "a"]),
+    "a_varchar_array": ("varchar(2)[]", [(["ab", None],) * 2, ([], [])], [["abc"]]),
+    "a_numeric_array": ("numeric(9, 2)[]", [(["1.25", None], [Decimal("1.25"), None]), ([-1], [Decimal(-1)])], [["0.001"]]),
+    "a_date_array": ("date[]", [(["0001-01-01", None], [date(1, 1, 1), None]), (["9999-12-31"], [date(9999, 12, 31)])], [["2026-02-30"]]),
+    "a_moment_array": ("timestamptz[]", [(["2026-01-01T02:00:00+02:00", None], [datetime(2026, 1, 1, tzinfo=UTC), None]), ([], [])], [["x"]]),
+    "a_time_array": ("time[]", [(["12:00:00", None], [time(12), None]), ([], [])], [["x"]]),
+    "a_bytes_array": ("bytea[]", [(["/w==", None], [b"\xff", None]), ([], [])], [["AAA"]]),
+    "a_uuid_array": ("uuid[]", [([str(UUID(int=5)), None], [UUID(int=5), None]), ([], [])], [["x"]]),
+    "a_domain": ("short", [("ab", "ab"), ("", "")], ["abc"]),
+    "a_enum": ("mood", [("good", "good"), ("bad", "bad")], ["so"]),
+}  # fmt: skip
+MARIADB: Edges = {
+    "a_tinyint": ("tinyint", [(-128, -128), (127, 127)], [128]),
+    "a_utinyint": ("tinyint unsigned", [(0, 0), (255, 255)], [-1]),
+    "a_smallint": ("smallint", [(-(2**15), -(2**15)), (2**15 - 1,) * 2], [2**15]),
+    "a_usmallint": ("smallint unsigned", [(0, 0), (2**16 - 1,) * 2], [-1]),
+    "a_mediumint": ("mediumint", [(-(2**23),) * 2, (2**23 - 1,) * 2], [2**23]),
+    "a_umediumint": ("mediumint unsigned", [(0, 0), (2**24 - 1,) * 2], [-1, 2**24]),
+    "a_int": ("int", [(-(2**31),) * 2, (2**31 - 1,) * 2], [2**31]),
+    "a_uint": ("int unsigned", [(0, 0), (2**32 - 1,) * 2], [-1]),
+    "a_bigint": ("bigint", [(-(2**63),) * 2, (2**63 - 1,) * 2], [2**63]),
+    "a_ubigint": ("bigint unsigned", [(0, 0), (2**64 - 1,) * 2], [-1, 2**64]),
+    "a_bool": ("boolean", [(True, 1), (False, 0)], [1]),
+    "a_year": ("year", [(1901, 1901), (2155, 2155)], [0, 70, 1900, 2156]),
+    "a_decimal": ("decimal(38, 10)", [("-0.0000000001", Decimal("-1E-10")), ("9" * 28, Decimal("9" * 28))], ["1" + "0" * 28]),
+    "a_double": ("double", [(5e-324, 5e-324), (1.7976931348623157e308,) * 2], [2**53 + 1]),
+    "a_varchar": ("varchar(3)", [("äöü", "äöü"), ("a ", "a ")], ["abcd"]),
+    "a_char": ("char(3)", [("abc", "abc"), ("", "")], ["a ", "abcd"]),
+    "a_tinytext": ("tinytext", [("x" * 255,) * 2, ("", "")], ["x" * 256]),
+    "a_text": ("text", [("é😀\0", "é😀\0"), ("", "")], [1]),
+    "a_longtext": ("longtext", [("x" * 70_000,) * 2, ("", "")], [1]),
+    "a_binary": ("binary(2)", [("AAA=", b"\0\0"), ("//8=", b"\xff\xff")], ["AA==", "AAAA"]),
+    "a_varbinary": ("varbinary(2)", [("", b""), ("/wA=", b"\xff\0")], ["AAAA"]),
+    "a_tinyblob": ("tinyblob", [("", b""), ("/w==", b"\xff")], ["AAA"]),
+    "a_longblob": ("longblob", [("", b""), ("/w==", b"\xff")], ["AAA"]),
+    "a_date": ("date", [("1000-01-01", date(1000, 1, 1)), ("9999-12-31", date(9999, 12, 31))], ["0999-12-31"]),
+    "a_datetime": ("datetime(6)", [("1000-01-01T00:00:00", datetime(1000, 1, 1)), ("9999-12-31T23:59:59.999999", datetime(9999, 12, 31, 23, 59, 59, 999999))], ["0999-12-31T00:00:00"]),
+    "a_timestamp": ("timestamp(3) null", [("1970-01-01T00:00:01Z", datetime(1970, 1, 1, 0, 0, 1)), ("2038-01-19T03:14:06.999Z", datetime(2038, 1, 19, 3, 14, 6, 999000))], ["2038-01-19T03:14:08Z", "1970-01-01T00:00:00Z", "2026-01-01T00:00:00.0001Z"]),
+    "a_enum": ("enum('good', 'bad')", [("good", "good"), ("bad", "bad")], ["so", ""]),
+    "a_time": ("time(3)", [("00:00:00", timedelta(0)), ("23:59:59.999", timedelta(days=1, milliseconds=-1))], ["24:00:00", "-01:00:00", "00:00:00.0001"]),
+    "a_uuid": ("uuid", [(str(UUID(int=0)),) * 2, (str(UUID(int=2**128 - 1)).upper(), str(UUID(int=2**128 - 1)))], ["x"]),
+    "an_inet4": ("inet4", [("0.0.0.0", "0.0.0.0"), ("255.255.255.255",) * 2], ["256.0.0.0", "::1"]),
+    "an_inet6": ("inet6", [("2001:DB8:0::1", "2001:db8::1"), ("::",) * 2], ["10.0.0.1", "x"]),
+    "a_json": ("json", [("[1]", "[1]"), ("{}", "{}")], ["no document"]),
+}  # fmt: skip
+SQLITE: Edges = {
+    "a_int": ("INTEGER", [(-(2**63),) * 2, (2**63 - 1,) * 2], [2**63, "1"]),
+    "a_bigint": ("BIGINT", [(0, 0), (2**63 - 1,) * 2], [1.5]),
+    "a_real": ("REAL", [(5e-324,) * 2, (-0.5,) * 2], [2**53 + 1, "1"]),
+    "a_text": ("TEXT", [("", ""), ("é😀\0", "é😀\0")], [1]),
+    "a_varchar": ("VARCHAR(3)", [("äöü", "äöü"), ("007", "007")], ["abcd"]),
+    "a_blob": ("BLOB", [("", b""), ("/w==", b"\xff")], ["AAA"]),
+    "a_bool": ("BOOLEAN", [(True, 1), (False, 0)], [1]),
+    "a_numeric": ("NUMERIC(15, 2)", [("0.10", 0.1), ("-9999999999999.99", -9999999999999.99)], ["0.001", "10000000000000"]),
+    "a_decimal": ("DECIMAL(9, 4)", [(12, 12), (0.0001, 0.0001)], ["100000", True]),
+    "a_time": ("TIME", [("00:00:00", "00:00:00.000000"), ("23:59:59.999999",) * 2], ["24:00:00", "x"]),
+    "a_uuid": ("UUID", [(str(UUID(int=0)),) * 2, (str(UUID(int=2**128 - 1)),) * 2], ["x"]),
+    "a_date": ("DATE", [("0001-01-01",) * 2, ("9999-12-31",) * 2], ["x"]),
+    "a_datetime": ("DATETIME", [("2026-01-01T00:00:00Z", "2026-01-01 00:00:00.000000"), ("0001-01-01T00:00:00Z", "0001-01-01 00:00:00.000000")], ["x"]),
+    "a_json": ("JSON", [({"a": 1}, '{"a": 1}'), ([], "[]")], []),
+}  # fmt: skip
+
+
+@pytest.fixture
+def pg(new_database: Callable[[], str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
+    url = new_database()
+    site = SqlSite(kafka, tmp_path, new_topic(1), url, asking_postgres(url))
+    site.ask("CREATE DOMAIN short AS varchar(2); CREATE TYPE mood AS ENUM ('good', 'bad')")
+    return site
+
+
+@pytest.fixture
+def maria(mariadb: LocalMariaDB, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
+    database = f"types{next(_numbers)}"
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        with mariadb.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    return SqlSite(kafka, tmp_path, new_topic(1), mariadb.url_of(database), ask)
+
+
+@pytest.fixture
+def lite(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
+    return SqlSite(kafka, tmp_path, new_topic(1), "sqlite:///t.db", asking_sqlite(tmp_path / "t.db"))
+
+
+CASES: dict[str, tuple[Edges, tuple[str, ...], str]] = {
+    "pg": (
+        POSTGRES,
+        ("interval", "timetz", "json[]", "char(3)[]", "money", "point", "int4range", "xml", "bit(3)"),
+        "interval",
+    ),
+    "maria": (MARIADB, ("set('a', 'b')", "bit(4)", "point"), "set"),
+    "lite": (SQLITE, ("NUMERIC", "NUMERIC(16, 2)"), "NUMERIC"),
+}
+
+
+CHANGED: dict[str, dict[str, str]] = {
+    "pg": {
+        "a_time": "'00:00:00.000001'",
+        "an_inet": "'10.1.2.3/9'",
+        "a_cidr": "'10.0.0.0/9'",
+        "a_macaddr": "'00:00:5e:00:53:02'",
+        "an_int_array": "'{1}'",
+        "a_float_array": "'{0.5, 0.5}'",
+        "a_text_array": "'{NULL}'",
+        "a_moment_array": "'{2026-01-01 00:00:00.000001+00, NULL}'",
+        "a_uuid_array": "NULL",
+    },
+    "maria": {
+        "a_time": "'00:00:00.001'",
+        "a_uuid": "'00000000-0000-0000-0000-000000000001'",
+        "an_inet4": "'0.0.0.1'",
+        "an_inet6": "'::1'",
+    },
+    "lite": {"a_numeric": "0.11", "a_decimal": "12.0001", "a_time": "'00:00:00.000001'", "a_uuid": "'x'"},
+}
+"""What the first row gets in the place of its values: the audit must find every one."""
+
+
+@pytest.mark.parametrize("server", CASES)
+def test_edges_come_back_or_are_dead_letters(
+    server: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, (edges, others, _) = request.getfixturevalue(server), CASES[server]
+    columns = [f"{name} {each[0]}" for name, each in edges.items()]
+    unfilled = [f"other_{at}" for at in range(len(others))]
+    columns += [f"{name} {kind}" for name, kind in zip(unfilled, others, strict=True)]
+    site.ask(f"CREATE TABLE events ({', '.join(columns)}, {COORDINATES})")
+    good = [{name: each[1][at][0] for name, each in edges.items()} for at in (0, 1)]
+    bad = [{name: value} for name, each in edges.items() for value in each[2]]
+    filled = [{name: "x"} for name in unfilled]
+    site.write_file()
+    site.send(*((None, json.dumps(each).encode()) for each in (*good, {}, *bad, *filled)))
+    totals = site.run()
+    found = {each["offset"]: each["reason"] for each in letters(site.dead)}
+    assert set(found) == set(range(3, 3 + len(bad) + len(filled))), [
+        *(bad[at - 3] for at in range(3, 3 + len(bad)) if at not in found),
+        *(why for at, why in found.items() if at < 3),
+    ]
+    assert (totals.landed, totals.dead_lettered) == (3, len(bad) + len(filled))
+    for at in range(3 + len(bad), 3 + len(bad) + len(filled)):
+        assert "which no record can fill exactly" in found[at]
+    rows = site.ask(f"SELECT {', '.join((*edges, *unfilled))} FROM events ORDER BY _offset")
+    for at, row in enumerate(rows[:2]):
+        for (name, each), value in zip(edges.items(), row, strict=False):
+            assert value == each[1][at][1], name
+        assert set(row[len(edges) :]) == {None}
+    assert set(rows[2]) == {None}
+    assert landonce(capsys, monkeypatch, "verify", site.file, "--values").code == 0
+    changed = CHANGED[server]
+    site.ask(f"UPDATE events SET {', '.join(f'{name} = {value}' for name, value in changed.items())} WHERE _offset = 0")
+    audited = landonce(capsys, monkeypatch, "verify", site.file, "--values")
+    assert audited.code == 1
+    assert {name for name in edges if f" {name} should be " in audited.out} == set(changed), audited.out + audited.err
+
+
+@pytest.mark.parametrize("server", CASES)
+def test_a_declared_schema_makes_columns_of_times_uuids_and_decimals(
+    server: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are keys, too: the last record of each is the row, whatever its spelling."""
+    site: SqlSite = request.getfixturevalue(server)
+    key = ["u", "t", "n"]
+    site.write_file(
+        schema="u UUID NOT NULL, t TIME NOT NULL, n DECIMAL(15, 2) NOT NULL, x INT", create=True, mode="upsert", key=key
+    )
+    uuid = str(UUID(int=2**127 + 11))
+    rows = [
+        {"u": uuid, "t": "12:00", "n": 0.1, "x": 1},
+        {"u": uuid.upper(), "t": "12:00:00.000", "n": "0.10", "x": 2},
+        {"u": uuid, "t": "12:00:00.000001", "n": 9999999999999.99, "x": 3},
+    ]
+    site.send(*((b"k", json.dumps(each).encode()) for each in rows))
+    totals = site.run()
+    assert (totals.landed, totals.dead_lettered) == (3, 0), letters(site.dead)
+    assert [x for (x,) in site.ask("SELECT x FROM events ORDER BY x")] == [2, 3]
+    audited = landonce(capsys, monkeypatch, "verify", site.file, "--values")
+    assert audited.code == 0, audited.out + audited.err
+    site.ask("UPDATE events SET x = 4 WHERE x = 3")
+    assert landonce(capsys, monkeypatch, "verify", site.file, "--values").code == 1
+
+
+def section(title: str) -> dict[str, bool]:
+    """The types that a table of the page names, and whether records fill them."""
+    rows = PAGE.read_text().split(f"#### {title}\n")[1].split("\n###")[0].splitlines()
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
+    return {name: not row[1].startswith("nothing") for row in cells for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def fills(site: SqlSite, types: list[str]) -> dict[str, bool]:
+    """Which of these types landonce fills, by a table with a column of each."""
+    columns = ", ".join(f"c{at} {each}" for at, each in enumerate(types))
+    site.ask(f"CREATE TABLE every ({columns}, {COORDINATES})")
+    table = SqlTable(SqlSink(site.url.replace("sqlite:///", f"sqlite:///{site.folder}/"), "every", "p"))
+    try:
+        fields = table.schema().by_name()
+    finally:
+        table.close()
+    assert set(fields) == {f"c{at}" for at in range(len(types))}
+    return {each: fields[f"c{at}"].is_filled for at, each in enumerate(types)}
+
+
+def test_the_page_has_the_list_of_postgresql(pg: SqlSite) -> None:
+    """All base, range and multirange types of the server that a column may have, without its catalogue's own."""
+    listed = pg.ask(
+        "SELECT typname FROM pg_type JOIN pg_namespace AS n ON n.oid = typnamespace WHERE nspname = 'pg_catalog' "
+        "AND typtype IN ('b', 'r', 'm') AND typelem = 0 OR typname IN ('point', 'box', 'lseg', 'line', 'name') ORDER BY 1"
+    )
+    named = section("PostgreSQL types")
+    server = {name for (name,) in listed}
+    assert server - set(named) == set()
+    assert set(named) - server == {"int4[]", "enum", "domain", "composite"}
+    tried = sorted(server - {"numeric", "gtsvector"})  # one is refused without digits, no table may have the other
+    found = fills(pg, [f'"{name}"' for name in tried])
+    assert [found[f'"{name}"'] for name in tried] == [named[name] for name in tried]
+    pg.ask("CREATE TYPE composite AS (x int)")
+    more = {"mood": "enum", "short": "domain", "int4[]": "int4[]", "composite": "composite", "numeric(9, 2)": "numeric"}
+    pg.ask("DROP TABLE every")
+    found = fills(pg, list(more))
+    assert {more[each]: filled for each, filled in found.items()} == {each: named[each] for each in more.values()}
+
+
+GEOMETRIES = {
+    *("point", "linestring", "polygon", "geometry"),
+    *("multipoint", "multilinestring", "multipolygon", "geometrycollection"),
+}
+
+
+def test_the_page_has_the_types_of_mariadb(maria: SqlSite, mariadb: LocalMariaDB) -> None:
+    """MariaDB has no list of its types: each of its keywords is tried as one, which geometries are not. A type may have several names."""
+    named = section("MySQL and MariaDB types")
+    assert fills(maria, list(named)) == named
+    ((database,),) = maria.ask("SELECT database()")
+    known = set()
+    with mariadb.connect(database) as connection, connection.cursor() as cursor:
+
+        def kinds(table: str) -> set[str]:
+            cursor.execute(
+                "SELECT data_type FROM information_schema.columns "
+                f"WHERE table_schema = database() AND table_name = '{table}' AND column_name LIKE 'c%'"
+            )
+            return {type_ for (type_,) in cursor.fetchall()}
+
+        cursor.execute(
+            "SELECT word FROM information_schema.keywords UNION "
+            "SELECT plugin_name FROM information_schema.plugins WHERE plugin_type = 'DATA TYPE'"
+        )
+        for (word,), argument in product(cursor.fetchall(), ("", "(3)", "('a')")):
+            with suppress(pymysql.Error):
+                cursor.execute(f"CREATE TABLE tried (c {word}{argument})")
+                known |= kinds("tried")
+                cursor.execute("DROP TABLE tried")
+        assert {"int", "set", "inet6", "year"} <= known
+        assert kinds("every") == known | GEOMETRIES
+
+
+def test_pushed_rows_land_in_types_with_forms_of_their_own(pg: SqlSite) -> None:
+    """PostgreSQL's COPY takes documents, addresses and arrays in forms of their own, wherever rows come from."""
+    pg.ask(f"CREATE TABLE events (doc jsonb, address inet, numbers int[], ids uuid[], at time, {COORDINATES})")
+    types = [("doc", pa.string()), ("address", pa.string()), ("numbers", pa.list_(pa.int32())), ("at", pa.time64("us"))]
+    row = {"doc": '{"a": [1]}', "address": "::1", "numbers": [1, None], "at": time(12)}
+    with landonce_.ExactlyOnceSink(landonce_.sql(pg.url, "events"), name="pushed", schema=pa.schema(types)) as once:
+        once.push("s", [{"_offset": 0, **row}])
+    (found,) = pg.ask("SELECT doc, address, numbers, at FROM events")
+    assert found == ({"a": [1]}, ip_address("::1"), [1, None], time(12))
