@@ -206,4 +206,4 @@ def _dead_letters(run: CheckRun) -> Findings:
     if topic is not None:
         count = len(topic.require().extents)
         yield Finding(Level.OK, f"are sent to the topic {topic.topic} too, which has {count} partitions")
-        yield from topic.transactions()
+        yield from topic.findings()

@@ -110,7 +110,13 @@ class LetterTopic:
                 )
         return view
 
-    def transactions(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
+        """Whether the topic keeps letters of old records, and the brokers allow transactions."""
+        with suppress(SourceUnavailable):  # as in `require`
+            yield from Retention(self.bootstrap_servers, self.options).letters(self.topic)
+        yield from self._transactions()
+
+    def _transactions(self) -> Iterator[Finding]:
         """Whether the brokers can have a log of transactions, by what they say of themselves. It is made with the first transaction."""
         try:
             brokers, needed = self._broker().transaction_log()

@@ -37,6 +37,20 @@ class Retention:
         """Whether records may disappear because newer ones have the same key."""
         return "compact" in self._settings(topic).get("cleanup.policy", "")
 
+    def letters(self, topic: str) -> Iterator[Finding]:
+        """Whether a topic of dead letters, which have the timestamps of their records, deletes those of old records at once."""
+        settings = self._settings(topic)
+        if settings.get("message.timestamp.type") == "LogAppendTime" or "delete" not in settings["cleanup.policy"]:
+            return
+        keep = int(settings["retention.ms"])
+        if keep >= 0:
+            yield Finding(
+                Level.WARNING,
+                f"topic {topic} deletes records {keep / 3_600_000:.1f} h after their own timestamp, so letters of older records vanish at "
+                "once; the files in `dead_letters.path` keep them",
+                f"set retention.ms=-1 or message.timestamp.type=LogAppendTime for {topic}",
+            )
+
     def findings(self, topic: str, unread: Mapping[Partition, int]) -> Iterator[Finding]:
         """`unread`: the next offset to read of each partition that has unread records."""
         try:

@@ -30,13 +30,11 @@ class LocalKafka(LocalJavaServer):
         folder: Path,
         *,
         port: int | None = None,
-        log_retention_ms: int | None = None,
         extra_config: Mapping[str, str] | None = None,
         heap: str = "768m",
         die_with_parent: bool = True,
     ) -> None:
         super().__init__(folder, ports={"broker": port}, die_with_parent=die_with_parent)
-        self._log_retention_ms = log_retention_ms
         self._extra_config = dict(extra_config or {})
         self._heap = heap
 
@@ -73,6 +71,8 @@ class LocalKafka(LocalJavaServer):
             "transaction.state.log.num.partitions": "4",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
+            # Retention by time counts from a record's own timestamp: records with old ones would vanish within seconds.
+            "log.retention.ms": "-1",
             "log.retention.check.interval.ms": "1000",
             "log.initial.task.delay.ms": "500",
             # A killed broker can return only after its old session has expired.
@@ -81,8 +81,6 @@ class LocalKafka(LocalJavaServer):
             "num.network.threads": "2",
             "num.io.threads": "4",
         }
-        if self._log_retention_ms is not None:
-            config["log.retention.ms"] = str(self._log_retention_ms)
         return {**config, **self._extra_config}
 
     def _prepare(self) -> None:

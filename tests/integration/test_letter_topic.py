@@ -406,3 +406,9 @@ def test_topics_that_do_not_do_are_refused_by_check_and_at_the_start(make: Make)
     site.write_file()
     with pytest.raises(ConfigError, match="is a topic that the pipeline reads"):
         site.run()
+
+
+@pytest.mark.parametrize("settings", [{}, {"retention_ms": "3600000"}, {"message_timestamp_type": "LogAppendTime"}])
+def test_check_warns_of_a_topic_that_deletes_letters_of_old_records(make: Make, settings: dict[str, str]) -> None:
+    said = " ".join(make(**settings).landonce("check").out.split())
+    assert ("deletes records 1.0 h after their own timestamp" in said) == ("retention_ms" in settings)
