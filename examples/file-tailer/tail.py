@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -31,19 +34,41 @@ def open_sink(target: str) -> landonce.ExactlyOnceSink:
     return landonce.ExactlyOnceSink(landonce.sql(target, "lines", create=True), name="lines", schema=SCHEMA)
 
 
-def partition_of(path: Path) -> str:
-    """The file itself, whatever it is called: rotation renames it, and its lines stay."""
-    status = path.stat()
-    return f"{status.st_dev}-{status.st_ino}"
+class WrittenAnew(Exception):
+    """What has landed of a file is not in it any more."""
 
 
-def read(path: Path, position: int, at_once: int) -> tuple[list[dict[str, object]], int]:
+def partition_of(file: BinaryIO) -> str | None:
+    """The file itself, whatever it is called: rotation renames it, and its lines stay. None: its first line is still being written.
+
+    The inode alone is not enough: a file that is deleted leaves it to the next one.
+    """
+    file.seek(0)
+    first = file.readline()
+    if not first.endswith(b"\n"):
+        return None
+    status = os.fstat(file.fileno())
+    return f"{status.st_dev}-{status.st_ino}-{hashlib.sha256(first).hexdigest()[:16]}"
+
+
+def refuse_another(file: BinaryIO, position: int) -> None:
+    """As long as a file only grows, a line ends just before the position."""
+    file.seek(max(position - 1, 0))
+    if position and file.read(1) != b"\n":
+        size = os.fstat(file.fileno()).st_size
+        raise WrittenAnew(
+            f"{file.name}: it has landed up to byte {position}, and no line ends there any more (it has {size} bytes): it was truncated or "
+            "written anew. Nothing more of it was read. A copy of it (cp) is another file, and lands whole."
+        )
+
+
+def read(file: BinaryIO, position: int, at_once: int) -> tuple[list[dict[str, object]], int]:
     """The next whole lines, each with the byte where it begins, and the byte after them."""
-    with path.open("rb") as file:
-        file.seek(position)
-        chunk = file.read(at_once)
-        while b"\n" not in chunk and (more := file.read(at_once)):
-            chunk += more
+    refuse_another(file, position)
+    file.seek(position)
+    chunk = file.read(at_once)
+    while b"\n" not in chunk and (more := file.read(at_once)):
+        chunk += more
     rows: list[dict[str, object]] = []
     end = position
     for line in chunk.split(b"\n")[:-1]:  # a line that is still being written waits
@@ -55,29 +80,42 @@ def read(path: Path, position: int, at_once: int) -> tuple[list[dict[str, object
 
 def tail(once: landonce.ExactlyOnceSink, path: Path, at_once: int = AT_ONCE) -> int:
     """Pushes what the file holds now, and returns how many lines landed."""
-    partition, landed = partition_of(path), 0
-    position = once.position(partition) or 0
-    while True:
-        rows, end = read(path, position, at_once)
-        if end == position:
+    landed = 0
+    with path.open("rb") as file:
+        partition = partition_of(file)
+        if partition is None:
             return landed
-        landed += once.push(partition, rows, first=position, end=end).landed
-        position = end
+        position = once.position(partition) or 0
+        while True:
+            rows, end = read(file, position, at_once)
+            if end == position:
+                return landed
+            landed += once.push(partition, rows, first=position, end=end).landed
+            position = end
 
 
-def work(once: landonce.ExactlyOnceSink, path: Path, follow: bool) -> None:
+def work(once: landonce.ExactlyOnceSink, path: Path, follow: bool, ended: threading.Event) -> None:
     print(f"{path.name}: {tail(once, path)} lines landed")
-    while follow:
-        time.sleep(0.5)
-        tail(once, path)
+    while follow and not ended.wait(0.5):
+        with suppress(FileNotFoundError):  # it was renamed, and the next one is not there yet
+            tail(once, path)
 
 
 def main(arguments: list[str]) -> None:
     follow, paths = "--follow" in arguments, [Path(each) for each in arguments if each != "--follow"]
+    ended = threading.Event()
     with open_sink(os.environ.get("TARGET", "sqlite:///lines.db")) as once, ThreadPoolExecutor(len(paths)) as threads:
-        for done in [threads.submit(work, once, path, follow) for path in paths]:
-            done.result()
+        working = [threads.submit(work, once, path, follow, ended) for path in paths]
+        try:
+            wait(working, return_when=FIRST_EXCEPTION)
+        finally:
+            ended.set()
+        for each in working:
+            each.result()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except WrittenAnew as error:
+        sys.exit(str(error))

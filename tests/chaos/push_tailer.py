@@ -38,7 +38,8 @@ def plain(tail: Any, folder: Path, at_once: int) -> None:
     """What one writes without landonce: the lines, and then the position, with nothing that joins the two."""
     noted = folder / "position"
     position = int(noted.read_text()) if noted.exists() else 0
-    rows, end = tail.read(folder / "tailed.log", position, at_once)
+    with (folder / "tailed.log").open("rb") as file:
+        rows, end = tail.read(file, position, at_once)
     with closing(sqlite3.connect(folder / "target.db")) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS lines (_offset INT, line TEXT)")
         connection.executemany("INSERT INTO lines VALUES (?, ?)", [tuple(row.values()) for row in rows])
