@@ -20,11 +20,11 @@ setup:  ## make .venv and fetch the jars of Kafka and Iceberg (under a second wh
 demo: setup  ## kill a pipeline on purpose, and count every record in ClickHouse
 	@$(BIN)/landonce demo
 
-test:  ## everything: linter, formatter, types, all tests but the long ones; the commit goes to build/green-test
+test:  ## everything: linter, formatter, types, the site, all tests but the long ones; the commit goes to build/green-test
 	@scripts/green test $(MAKE) --no-print-directory test-all
 
 test-all: test-setup
-	@$(MAKE) --no-print-directory -j2 lint types collect coverage
+	@$(MAKE) --no-print-directory -j2 lint types collect coverage docs
 	$(ALL_TESTS)
 
 quick:  ## for every commit: linter, types, and tests that need no server; the commit goes to build/green-quick

@@ -118,7 +118,7 @@ a running Spark session, for the Kafka engine by creating the table that reads t
 every row.
 """
 _AFTER = """\
-The aim is a ratio of at least 1 and a cost of at most 5 %. If the interval of the cost holds zero, the cost cannot be
+The aim is a ratio of at least 1.2 and a cost of at most 5 %. If the interval of the cost holds zero, the cost cannot be
 distinguished from noise.
 
 The Kafka engine runs with two consumers, one thread each, blocks of 200,000 rows, and a flush every half second. It is

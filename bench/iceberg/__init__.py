@@ -131,7 +131,7 @@ REST catalog. The clock starts when the table exists and the job is started, wit
 worker. It stops when every row is visible.
 """
 _AFTER = """\
-The aim is a ratio of at least 1.3 against each. Spark reads with `kafka.max.poll.records` and fetch sizes raised and
+The aims are 1.5 times Spark's sink and 2 times the Connect sink. Spark reads with `kafka.max.poll.records` and fetch sizes raised and
 one million records per trigger, in the same session that landonce's tasks run in. The Connect sink writes the records'
 own fields only; landonce and Spark also write the coordinates. A landonce table without a compression level of its own
 is written with zstd's level 1.

@@ -24,6 +24,7 @@ class Sink(str, Enum):
     ICEBERG = "iceberg"
     POSTGRES = "postgres"
     SQLITE = "sqlite"
+    WRAPPED = "wrapped"
 
 
 def demo(
@@ -42,6 +43,7 @@ def demo(
     `--sink iceberg` uses an Iceberg table, which needs no server. It kills the driver three times, each time with files that
     are written and not committed, and shows the table's snapshots at the end. `--sink postgres` kills the driver twice and a
     real PostgreSQL once, `--sink sqlite` the driver three times, each time with the transaction of a block open.
+    `--sink wrapped` lands in a function that writes files.
 
     `--dedup` shows content deduplication, with any of these sinks. The producer sends a million events and 300,000 copies: at
     once, later, to other partitions, and after restarts. The driver is killed while it accepts events, then while it pushes

@@ -347,9 +347,67 @@ class OnSqlite(_OnSql):
         return _ask_sqlite(self.folder / "demo.db", query)
 
 
+_FILES = """\
+import os
+import uuid
+from pathlib import Path
+
+import landonce
+
+FOLDER = Path(__file__).parent / "files"
+
+
+def push(block: landonce.PushedBlock) -> None:
+    aside = FOLDER / f".{uuid.uuid4().hex}"
+    with aside.open("wb") as file:
+        file.write(block.json_lines())
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(FOLDER / f"{block.key}.jsonl")
+
+
+sink = landonce.wrap(push, idempotent=True)
+"""
+
+
+class OnWrapped(Stage):
+    """A function that writes each block to a file. The driver is killed three times, each time while a file has no name yet."""
+
+    place = "the files"
+    store = "demo.ledger"
+
+    @contextmanager
+    def servers(self) -> Iterator[str]:
+        (self.folder / "files").mkdir()
+        (self.folder / "files.py").write_text(_FILES)
+        self._ledger = sqlite_ledger(self.folder / "demo.ledger", "demo")
+        self._left: set[Path] = set()
+        yield "a function that writes files, which needs no server"
+
+    def sink(self) -> str:
+        return 'sink:\n  wrapped: {sink: "files:sink"}\nledger: {sqlite: demo.ledger}'
+
+    def in_flight(self, after: int) -> InFlight | None:
+        """A killed driver leaves files without a name: they are there before the next batch is pending."""
+        state = self._ledger.load()
+        unnamed = set((self.folder / "files").glob(".*"))
+        if state is None or state.pending is None or state.pending.batch <= after:
+            self._left |= unnamed
+        elif unnamed - self._left:
+            return InFlight(state.pending.batch, "the file of a block has no name yet")
+        return None
+
+    def rows(self) -> Rows:
+        """Read as text, file by file."""
+        names = ("id", "_partition", "_offset")
+        lines = (json.loads(line) for path in (self.folder / "files").glob("*.jsonl") for line in path.open())
+        return Rows.of([tuple(int(line[name]) for name in names) for line in lines])
+
+
 STAGES: dict[str, type[Stage]] = {
     "clickhouse": OnClickHouse,
     "iceberg": OnIceberg,
     "postgres": OnPostgres,
     "sqlite": OnSqlite,
+    "wrapped": OnWrapped,
 }

@@ -337,7 +337,7 @@ def _no_column_twice(names: Sequence[str]) -> None:
         raise ConfigError(f"transform.select: {', '.join(twice)} appears twice.")
 
 
-def _columns_fit(names: Sequence[str], recipe: Any) -> None:
+def _columns_fit(names: Sequence[str], recipe: Expressions) -> None:
     _no_column_twice(names)
     known = recipe.target.by_name()
     unknown = [name for name in names if name not in known]
@@ -351,7 +351,7 @@ def _columns_fit(names: Sequence[str], recipe: Any) -> None:
         raise ConfigError(f"transform.select: lacks {', '.join(missing)}, which the table requires.")
 
 
-def _types_fit(frame: DataFrame, recipe: Any) -> None:
+def _types_fit(frame: DataFrame, recipe: Expressions) -> None:
     """A value may turn out not to fit, which costs that record; a type that never fits is a mistake in the file."""
     yields = to_arrow_schema(frame.schema)
     for each in recipe.target.fields:

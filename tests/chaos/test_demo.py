@@ -15,6 +15,7 @@ from plain_process import UNDISTURBED, PlainProcess
 from rich.console import Console
 
 from landonce.cli import main
+from landonce.cli.local import Sink
 from landonce.demo import scenario
 from landonce.demo.proof import Proof, Rows, proof_of, prove_events, prove_records
 from landonce.demo.scenario import DedupDemo, DriverProcess
@@ -60,6 +61,17 @@ def test_the_demo_kills_three_times_and_counts_every_record(
     assert said.count("25,000") == 3 * 8, "eight partitions, each with as many records, rows and distinct ones"
 
 
+@pytest.mark.parametrize("sink", ["sqlite", "wrapped"])
+def test_the_demo_without_a_server_kills_the_driver_three_times(
+    sink: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scenario, "DriverProcess", PlainDriverProcess)
+    code, said = demo(monkeypatch, capsys, "--sink", sink, "--records", "80000")
+    assert code in (0, None), said
+    assert "exactly once: 80000 read, 80000 landed, 0 duplicated, 0 missing, 3 kills" in said.splitlines()
+    assert len(re.findall(r"^  killed the driver with -9", said, re.MULTILINE)) == 3, said
+
+
 @pytest.mark.parametrize(
     ("sink", "server"),
     [
@@ -67,6 +79,7 @@ def test_the_demo_kills_three_times_and_counts_every_record(
         pytest.param("iceberg", "", marks=pytest.mark.long),
         pytest.param("postgres", "PostgreSQL", marks=pytest.mark.long),
         pytest.param("sqlite", "", marks=pytest.mark.long),
+        pytest.param("wrapped", "", marks=pytest.mark.long),
     ],
 )
 def test_the_demo_of_deduplication_kills_both_halves_and_counts_every_event(
@@ -86,7 +99,7 @@ def test_the_demo_of_deduplication_kills_both_halves_and_counts_every_event(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sink", ["clickhouse", "iceberg", "postgres", "sqlite"])
+@pytest.mark.parametrize("sink", [each.value for each in Sink])
 @pytest.mark.parametrize(
     ("options", "proof"),
     [

@@ -60,6 +60,11 @@ def test_no_import_goes_up_or_sideways() -> None:
     assert violations() == set()
 
 
+def test_protocol_imports_errors_alone() -> None:
+    """It is pure: no other module of the first layer is."""
+    assert {each for path in (ROOT / "protocol").rglob("*.py") for each in imported(path)} <= {"protocol", "errors"}
+
+
 def test_every_folder_has_a_layer() -> None:
     found = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert found - {"__init__", "__main__", "__pycache__", "py.typed"} == {*RANK, *BESIDE}

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import landonce
-from landonce import plugin
+from landonce import consumer, plugin
 
 NAMES_OF_AUTHORS = """
     COORDINATES Blame BlockKey BlockRow BlockTransaction BlockWriter Claim DeduplicatingSink Duration
@@ -13,6 +13,10 @@ NAMES_OF_AUTHORS = """
     SnapshotSink SnapshotTable TableLedger TableSection Target TargetView Totals TransactionalSink TransactionalTable
     Trouble Verdict WrappedSink check_change check_order errors fenced flip_block kept_notes key mark_from_text
     mark_to_text origin_of read_block remember_secret rows_left_out state_from_text state_to_text wrap
+"""
+NAMES_OF_CONSUMERS = """
+    Fenced KafkaOffsets KafkaTransaction OffsetHandler OffsetOutOfStep OffsetStore OffsetStoreExpired OffsetsNotSaved Origin Partition SqlOffsets Step
+    Stored TransactionUnsettled fenced out_of_step
 """
 
 
@@ -47,3 +51,9 @@ def test_the_names_for_authors_of_sinks_and_ledgers() -> None:
     assert plugin.__all__ == NAMES_OF_AUTHORS.split()
     for name in plugin.__all__:
         assert getattr(plugin, name) is not None
+
+
+def test_the_names_for_consumers() -> None:
+    assert sorted(consumer.__all__) == NAMES_OF_CONSUMERS.split()
+    for name in consumer.__all__:
+        assert getattr(consumer, name) is not None
