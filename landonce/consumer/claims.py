@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -90,10 +91,14 @@ def _by_hand(partition: Partition) -> str:
     return f"handler.reset(group, {{{partition!r}: OFFSET}}), with the offset to continue from"
 
 
+def _missing(topic: str) -> TopicMissing:
+    return TopicMissing(f"topic {topic!r} does not exist.", safe=_NOTHING, command="create the topic")
+
+
 def named(error: KafkaError, topic: str = "") -> SourceUnavailable | Halt:
     """Kafka's error as an error of landonce."""
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return TopicMissing(f"topic {topic!r} does not exist.", safe=_NOTHING, command="create the topic")
+        return _missing(topic)
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         return RetentionOverrun(
             f"topic {topic!r}: records were deleted before they were read ({error.str()}).",
@@ -117,15 +122,23 @@ class Topics:
         self._admin = AdminClient(self._config)
 
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
-        ids = self.ids({each.topic for each in partitions})
+        topics = {each.topic for each in partitions}
+        ids = self.ids(topics)
+        if missing := sorted(topics - ids.keys()):
+            raise _missing(missing[0])
         firsts, ends = self._offsets(partitions, OffsetSpec.earliest()), self._offsets(partitions, OffsetSpec.latest())
         return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
 
     def ids(self, names: Collection[str], patience: float = _ANSWER_SECONDS) -> dict[str, str]:
+        """Of those of the topics that exist."""
         if not names:
             return {}
         described = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=patience)
-        return {name: str(_answer(future, name).topic_id) for name, future in described.items()}
+        found = {}
+        for name, future in described.items():
+            with suppress(TopicMissing):
+                found[name] = str(_answer(future, name).topic_id)
+        return found
 
     def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The offsets that the group has committed to Kafka, if any."""
@@ -233,19 +246,21 @@ class Claims:
         """Checks topic ids after records have come: librdkafka reads a recreated topic from the old offset.
 
         It checks at most once a second, so a recreated topic may go unnoticed that long. After brokers did not answer,
-        it waits longer.
+        it waits longer. While a topic is missing, it goes on checking: records of another of that name may be read already.
         """
         if not self.unseen or now() < self._look_after:
             return
         self._look_after = now() + 10 * _LOOK_AGAIN
+        topics = {each.topic for each in self.held}
         try:
-            ids = self._topics.ids({each.topic for each in self.held}, patience=2 * _LOOK_AGAIN)
-        except (SourceUnavailable, TopicMissing):
+            ids = self._topics.ids(topics, patience=2 * _LOOK_AGAIN)
+        except SourceUnavailable:
             return
-        self.unseen, self._look_after = False, now() + _LOOK_AGAIN
+        self.unseen, self._look_after = topics != ids.keys(), now() + _LOOK_AGAIN
         for each, holding in list(self.held.items()):
-            if holding.fence.topic_id != ids[each.topic]:
-                self.broken(each, recreated(each, holding.fence.topic_id, ids[each.topic], _NO_MORE))
+            found = ids.get(each.topic, holding.fence.topic_id)
+            if holding.fence.topic_id != found:
+                self.broken(each, recreated(each, holding.fence.topic_id, found, _NO_MORE))
 
     def _claim(self, partitions: list[Partition]) -> dict[Partition, int]:
         """Takes the fences first, and only then reads the ends of the topics."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import TopicDescription
 
 from landonce import errors
 from landonce.consumer import claims as claiming
@@ -21,7 +24,7 @@ from landonce.consumer.options import settings
 from landonce.consumer.store import OffsetStore, PollClock
 from landonce.protocol.ranges import Partition
 
-P, Q = Partition("t", 0), Partition("t", 1)
+P, Q, OTHER = Partition("t", 0), Partition("t", 1), Partition("u", 0)
 END = 40
 
 
@@ -29,9 +32,9 @@ class Offsets:
     """A handler in memory, which may be away."""
 
     def __init__(self) -> None:
-        self.stored = {P: 10, Q: 0}
+        self.stored = {P: 10, Q: 0, OTHER: 0}
         self.away = False
-        self._epochs = {P: 0, Q: 0}
+        self._epochs = {P: 0, Q: 0, OTHER: 0}
 
     def initialize(self, group: str) -> None: ...
 
@@ -203,6 +206,12 @@ def test_records_in_hand_are_dropped_where_others_have_done_them(user: User) -> 
     assert user.saves(10) == list(range(15, 25))
 
 
+def polls(user: User) -> None:
+    for _ in range(20):
+        user.store.consume(5)
+        time.sleep(0.1)
+
+
 def test_a_topic_made_anew_is_noticed_after_its_last_record_too(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records came between two looks, and no other follows them."""
     monkeypatch.setattr(claiming, "_LOOK_AGAIN", 0.2)
@@ -210,8 +219,45 @@ def test_a_topic_made_anew_is_noticed_after_its_last_record_too(user: User, monk
     user.topics.id = "another"
     user.client.at[P] = END
     user.claims.unseen = True
-    with pytest.raises(errors.TopicRecreated):  # noqa: PT012
-        for _ in range(20):
-            user.store.consume(5)
-            time.sleep(0.1)
+    with pytest.raises(errors.TopicRecreated):
+        polls(user)
     assert P not in user.store.assignment()
+
+
+class Admin:
+    """Describes these topics, and no other."""
+
+    def __init__(self, ids: dict[str, str]) -> None:
+        self.ids = ids
+
+    def describe_topics(self, asked: TopicCollection, request_timeout: float) -> dict[str, Future[TopicDescription]]:
+        del request_timeout
+        return {name: self._described(name) for name in asked.topic_names}
+
+    def _described(self, name: str) -> Future[TopicDescription]:
+        found = Future[TopicDescription]()
+        if name in self.ids:
+            found.set_result(SimpleNamespace(topic_id=self.ids[name]))  # type: ignore[arg-type]
+        else:
+            found.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return found
+
+
+def test_a_topic_that_is_missing_hides_no_other_that_was_recreated(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once there is one of its name again, that is noticed, too, though no record comes after."""
+    monkeypatch.setattr(claiming, "_LOOK_AGAIN", 0.01)
+    topics, admin = claiming.Topics({}), Admin({"u": "another"})
+    monkeypatch.setattr(topics, "_admin", admin)
+    monkeypatch.setattr(user.topics, "ids", topics.ids)
+    user.assigned(OTHER)
+    user.client.at[P] = END
+    user.claims.unseen = True
+    with pytest.raises(errors.TopicRecreated, match="topic 'u'"):
+        polls(user)
+    assert user.claims.held.keys() == {P}, "nothing is known of the topic that is missing"
+    user.claims._waiting.clear()
+    admin.ids = {"t": "another"}
+    with pytest.raises(errors.TopicRecreated, match="topic 't'"):
+        polls(user)
+    with pytest.raises(errors.TopicMissing, match="'u'"):
+        topics.extents([OTHER])
