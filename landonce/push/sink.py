@@ -260,11 +260,13 @@ def _again(error: errors.Fenced) -> errors.Fenced:
 
 
 def _lane_name(name: str, at: Partition) -> str:
-    """Under which name the ledger keeps the position of a partition."""
-    made = f"{name}.{at.number}" if at.topic == name else f"{name}.{at.topic}.{at.number}"
+    """Under which name the ledger keeps the position of a partition. A dot between its parts is single, and one in a part double: a part
+    begins with no dot, so no two partitions have one name."""
+    parts = (name, str(at.number)) if at.topic == name else (name, at.topic, str(at.number))
+    made = ".".join(each.replace(".", "..") for each in parts)
     if len(made) > _MOST:
         raise refusals.push(
             f"its position would be kept as {made!r}, which has {len(made)} characters, and may have {_MOST}",
-            "shorter names of the sink and of the partition",
+            "shorter names of the sink and of the partition, or fewer dots in them",
         )
     return sound_name(made)

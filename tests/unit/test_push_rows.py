@@ -8,12 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example
+from hypothesis import given as supposing
+from hypothesis import strategies as st
 
 import landonce
 from landonce.errors import ConfigError, PushRefused
 from landonce.protocol.match_ranges import pieces
 from landonce.protocol.ranges import Partition, Range
 from landonce.push.rows import Given, block_rows, given, partition_of
+from landonce.push.sink import _lane_name
 
 P = Partition("visits", 3)
 ROWS = [{"_offset": 4, "page": "/"}, {"_offset": 9, "page": None}]
@@ -190,3 +194,31 @@ def test_mistakes_of_the_sink_are_named_at_once() -> None:
         landonce.ExactlyOnceSink(landonce.clickhouse("http://h", "t"), name="a")
     with pytest.raises(ConfigError, match="the position is kept in the target database"):
         landonce.ExactlyOnceSink(sqlite, "sqlite:///l", name="a")
+
+
+_NAMED = st.text("ab1.-", min_size=1, max_size=5).filter(lambda name: name[0] not in ".-")
+
+
+@supposing(st.lists(st.tuples(_NAMED, _NAMED, st.integers(0, 11)), min_size=2, max_size=40))
+@example([("a", "b", 1), ("a.b", "a.b", 1)])
+@example([("a.", "b", 1), ("a", "b", 1)])
+@example([("a", "b.c", 1), ("a.b", "c", 1)])
+def test_no_two_partitions_share_an_entry_of_the_ledger(partitions: list[tuple[str, str, int]]) -> None:
+    """Of sinks of any names: the one would be fenced by the other."""
+    distinct = {*partitions}
+    assert len({_lane_name(name, Partition(topic, number)) for name, topic, number in distinct}) == len(distinct)
+
+
+def test_only_dots_change_a_name() -> None:
+    assert _lane_name("shop", Partition("shop", 3)) == "shop.3"
+    assert _lane_name("shop", Partition("visits", 0)) == "shop.visits.0"
+    assert _lane_name("shop", Partition("access.log", 0)) == "shop.access..log.0"
+
+
+def test_sinks_whose_names_differ_by_a_dot_do_not_fence_each_other(in_folder: Path) -> None:
+    del in_folder
+    sink = landonce.sql("sqlite:///x.db", "t", create=True)
+    with landonce.ExactlyOnceSink(sink, name="a") as one, landonce.ExactlyOnceSink(sink, name="a.b") as other:
+        for first in range(3):
+            assert one.push(("b", 1), [{"n": 1}], first=first).landed == 1
+            assert other.push(1, [{"n": 1}], first=first).landed == 1
