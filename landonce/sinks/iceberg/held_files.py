@@ -4,9 +4,9 @@ Of a data file some columns are read, found by field id at every depth, some tho
 reads Parquet and ORC; PyIceberg's reader of manifests reads Avro, row by row and so more slowly. Columns that a file lacks are reported:
 the table did not have them when the file was written.
 
-Deletes are position deletes (v2) and deletion vectors (v3); each delete file is read once. A delete applies to data files that are not
-newer than it, by sequence number: if a file was registered again after the delete, only the first registration is affected. Equality
-deletes are refused.
+Deletes are position deletes (v2), deletion vectors (v3), and equality deletes; each delete file is read once. By sequence number, a
+position delete applies to data files that are not newer than it, and an equality delete to older ones only: if a file was registered again
+after the delete, only the first registration is affected.
 """
 
 from __future__ import annotations
