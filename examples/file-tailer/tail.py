@@ -58,7 +58,7 @@ def refuse_another(file: BinaryIO, position: int) -> None:
         size = os.fstat(file.fileno()).st_size
         raise WrittenAnew(
             f"{file.name}: it has landed up to byte {position}, and no line ends there any more (it has {size} bytes): it was truncated or "
-            "written anew. Nothing more of it was read. A copy of it (cp) is another file, and lands whole."
+            "written again. Nothing more of it was read. A copy of it (cp) is another file, and lands whole."
         )
 
 

@@ -143,7 +143,7 @@ def rekey(file: File, forget_unknown: Forget = False, yes: Yes = False) -> None:
         new = work.prepare(kept)
         _print(new.words())
         _print(new.costs(), "yellow")
-        work.refuse_unknown(new.unknown, forget_unknown=forget_unknown)
+        new.refuse(forget_unknown=forget_unknown)
         _confirm(yes)
         work.carry_out(kept, new, uuid.uuid4().hex, forget_unknown=forget_unknown)
     _done(str(file))

@@ -26,6 +26,10 @@ from landonce.protocol.source import Extent, SourceView
 from landonce.read.block import ReadBlock
 from landonce.read.kafka.records import BlockId, Records, RecordSource, header_pairs
 
+VALUE = "value"
+"""The payloads in a chunk of records. A chunk of a query's rows has none."""
+ROW = "row."
+"""Before the names of the columns of a query's rows in a chunk."""
 MOST = 65_536
 """Records of one chunk."""
 _BYTES = 32 * 2**20
@@ -118,6 +122,11 @@ def accepted_records(store: Store, chunk: Chunk, within: Range) -> pa.Table:
     if chunk.dropped is not None:
         keep &= np.unpackbits(np.frombuffer(chunk.dropped, np.uint8), count=len(offsets)) == 0
     return records if keep.all() else records.filter(pa.array(keep)).combine_chunks()
+
+
+def columns_of(rows: pa.Table) -> pa.Table:
+    """The columns of a query's rows, by their own names."""
+    return pa.table({name.removeprefix(ROW): rows.column(name) for name in rows.column_names if name.startswith(ROW)})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from landonce.config.dedup import OTHERS, Dedup
 from landonce.config.model import duration_words
-from landonce.dedup.chunks import accepted_records, decode_records
+from landonce.dedup.chunks import VALUE, accepted_records, columns_of, decode_records
 from landonce.dedup.contents import Chunk
 from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
@@ -266,7 +266,7 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> Found:
     for chunk in store.chunks(pipeline, here):
         records = accepted_records(store, chunk, here)
         if records.num_rows:
-            payload = records.column("value")[0].as_py()
+            payload = payload_of(records)
     block = next((each for each in store.blocks(pipeline) if each.holds(partition, offset)), None)
     end = kept.sent(pipeline).get(partition)
     return Found(
@@ -279,6 +279,13 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> Found:
         block.status if block is not None else "",
         offset < end if end is not None else None,
     )
+
+
+def payload_of(records: pa.Table) -> bytes | None:
+    """Of the first of these records; of a query's row, its columns as JSON."""
+    if VALUE in records.column_names:
+        return records.column(VALUE)[0].as_py()  # type: ignore[no-any-return]
+    return json.dumps(columns_of(records).slice(0, 1).to_pylist()[0], default=str).encode()
 
 
 def moment(seconds: float) -> str:

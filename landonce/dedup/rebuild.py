@@ -32,7 +32,7 @@ from landonce.dedup.chunks import MOST, StoredSequence, accepted_records, encode
 from landonce.dedup.contents import Chunk
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.look import Kept, key_fields
-from landonce.dedup.rekey import ids_of, now, refuse_unknown, swap, written
+from landonce.dedup.rekey import Known, ids_of, now, refuse_unknown, swap, written
 from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED
 from landonce.dedup.runs import Keys, decode, first_of_each, first_seen_of, look_up, place_of, sort_ids
 from landonce.dedup.store import Replacement, Scope
@@ -40,7 +40,7 @@ from landonce.engine import dead_letters
 from landonce.errors import Fenced, NothingToDo, PlanPending, RetentionOverrun, StoreBehind, TableUnfit
 from landonce.failpoints import reach
 from landonce.protocol.block_rows import landed
-from landonce.protocol.dedup import behind, bucket_of
+from landonce.protocol.dedup import Run, behind, bucket_of
 from landonce.protocol.ledger import LedgerState, Note, Position, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
@@ -183,10 +183,10 @@ def prepare(kept: Kept, operations: Operations) -> Rebuilding:
         _refuse_whole(mark, found)
         _refuse_lost(kept, state, found)
         settled = _settled(state, landed(rows))
-        judged, unseen = _read(kept, found, settled)
-        from_table, unknown = _from_columns(kept, held, found, unseen, judged)
         shards = kept.store.shards(range(scope.shards)) if scope is not None else {}
         runs = tuple(run for each in shards.values() for run in each.runs)
+        judged, unseen = _read(kept, found, settled)
+        from_table, unknown = _from_columns(kept, held, found, _without_key(kept, found, unseen, runs), judged)
         keys, missing = _judge(kept, found, _joined([judged, *from_table]), runs)
         return Rebuilding(
             state=state,
@@ -406,6 +406,14 @@ def _joined(parts: list[Judged]) -> Judged:
     return Judged(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 
 
+def _without_key(kept: Kept, found: tuple[Found, ...], unseen: list[Offsets], runs: tuple[Run, ...]) -> list[Offsets]:
+    """Those of these offsets of whose records a restored store has no key."""
+    known = Known.of(kept.store, list(runs))
+    places = (place_of(each.label.topic, each.label.number) for each in found)
+    events = (first_seen_of(place, offsets, 0) for place, offsets in zip(places, unseen, strict=True))
+    return [each["offset"].astype(np.int64)[~known.look_up(each)[2]] for each in events]
+
+
 def _from_columns(
     kept: Kept, held: Held, found: tuple[Found, ...], unseen: list[Offsets], judged: Judged
 ) -> tuple[list[Judged], int]:
@@ -475,16 +483,20 @@ def _column_ids(kept: Kept, held: Held, each: Found, place: int, wanted: Offsets
 def _judge(
     kept: Kept, found: tuple[Found, ...], all_: Judged, runs: tuple[Any, ...]
 ) -> tuple[Keys, dict[Partition, Offsets]]:
-    """One key per id, and the events that are in neither place."""
+    """One key per id, and the events that are in neither place. Of an event that a restored store knows, only the record from which it was
+    accepted may be missing."""
     places = np.array([place_of(each.label.topic, each.label.number) for each in found], np.uint64)
-    order = sort_ids(all_.hi, all_.lo, ~all_.held, all_.timestamp, all_.place, all_.offset)
+    by_id = sort_ids(all_.hi, all_.lo)
+    known, original = np.zeros(len(by_id), np.bool_), np.zeros(len(by_id), np.bool_)
+    opened = (decode(run, kept.store.run_segments(run)) for run in runs)
+    there, seen = look_up(opened, all_.hi[by_id], all_.lo[by_id])
+    at = by_id[there]
+    known[at], original[at] = True, (seen["place"] == places[all_.place[at]]) & (seen["offset"] == all_.offset[at])
+    order = sort_ids(all_.hi, all_.lo, ~all_.held, ~original, all_.timestamp, all_.place, all_.offset)
     hi, lo, place, offset = all_.hi[order], all_.lo[order], all_.place[order], all_.offset[order]
-    held, first = all_.held[order], first_of_each(all_.hi[order], all_.lo[order])
-    known, seen = look_up((decode(run, kept.store.run_segments(run)) for run in runs), hi, lo)
-    elsewhere = np.zeros(len(hi), np.bool_)
-    elsewhere[np.flatnonzero(known)] = ~np.isin(seen["place"], places)  # another pipeline of the scope has it
-    missing = first & ~held & ~elsewhere
-    new = first & ~known
+    first = first_of_each(hi, lo)
+    missing = first & ~all_.held[order] & (original | ~known)[order]
+    new = first & ~known[order]
     keys = Keys(hi[new], lo[new], first_seen_of(places[place[new]], offset[new], int(time.time())))
     by_partition = {each.partition: np.sort(offset[missing & (place == number)]) for number, each in enumerate(found)}
     return keys, by_partition

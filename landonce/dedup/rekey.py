@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from landonce.dedup.chunks import StoredSequence, accepted_records
+from landonce.dedup.chunks import VALUE, StoredSequence, accepted_records, columns_of
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.look import Kept, key_fields
 from landonce.dedup.rule import KeyRule
@@ -63,9 +63,11 @@ class Rekeying:
     """Events that have no key under the new rule."""
     merged: int
     """Events that are copies of another one under the new rule."""
+    unreadable: dict[str, int]
+    """By pipeline: events whose stored payload cannot be decoded as this file says."""
 
     def words(self) -> list[str]:
-        distinct = self.events - self.keyless - self.merged
+        distinct = self.events - sum(self.unreadable.values()) - self.keyless - self.merged
         return [
             f"the key was: {self.scope.described}",
             f"it becomes:  {self.rule.describe()}",
@@ -84,11 +86,27 @@ class Rekeying:
             lines.append(
                 f"{self.keyless:,} events have no key under the new rule: what is sent again of them is a dead letter."
             )
+        for pipeline, count in self.unreadable.items():
+            lines.append(
+                f"{count:,} events of pipeline {pipeline} cannot be decoded as this file says, and get no id: a copy of one would land again."
+            )
         if self.unknown:
             lines.append(
                 f"{self.unknown:,} events of the window have no stored payload any more, and get no id: a copy of one would land again."
             )
         return lines
+
+    def refuse(self, *, forget_unknown: bool) -> None:
+        """Raises if keys would be forgotten that nobody said to forget."""
+        if self.unreadable and not forget_unknown:
+            count, names = sum(self.unreadable.values()), ", ".join(self.unreadable)
+            raise StoreDamaged(
+                f"{count:,} events get no id: their stored payloads, of {names}, cannot be decoded by the format and the fields of this file.",
+                safe="Nothing was changed.",
+                command="give all pipelines of a scope one format, or each format a scope; the same command with --forget-unknown goes on "
+                "without these keys: a copy of such an event would land again",
+            )
+        refuse_unknown(self.unknown, forget_unknown=forget_unknown)
 
 
 def prepare(kept: Kept) -> Rekeying:
@@ -102,14 +120,17 @@ def prepare(kept: Kept) -> Rekeying:
         )
     marks = {each: mark for each in store.pipelines() if (mark := store.mark(each)) is not None}
     shards = store.shards(range(scope.shards))
-    known = _Known.of(store, [run for each in shards.values() for run in each.runs])
+    known = Known.of(store, [run for each in shards.values() for run in each.runs])
     found: list[_Ids] = []
     matched = keyless = 0
-    for ids in _all_ids(store, marks, rule, key_fields(kept.source, rule), kept.parts.decoding):
+    unreadable: dict[str, int] = {}
+    for pipeline, ids in _all_ids(store, marks, rule, key_fields(kept.source, rule), kept.parts.decoding):
         bucket, at, there = known.look_up(ids.first_seen)
         ids.first_seen["at"] = at
         matched += int(there.sum())
-        keyless += int((there & ~ids.valid).sum())
+        keyless += int((there & ids.readable & ~ids.valid).sum())
+        if lost := int((there & ~ids.readable).sum()):
+            unreadable[pipeline] = unreadable.get(pipeline, 0) + lost
         mine = there & ids.valid
         found.append(_Ids(ids.hi[mine], ids.lo[mine], ids.first_seen[mine], bucket[mine]))
     buckets, merged = _by_bucket(found)
@@ -123,12 +144,13 @@ def prepare(kept: Kept) -> Rekeying:
         unknown=known.count - matched,
         keyless=keyless,
         merged=merged,
+        unreadable=unreadable,
     )
 
 
 def carry_out(kept: Kept, new: Rekeying, owner: str, *, forget_unknown: bool) -> None:
     """Writes the new runs and swaps them in."""
-    refuse_unknown(new.unknown, forget_unknown=forget_unknown)
+    new.refuse(forget_unknown=forget_unknown)
     runs = [
         run
         for bucket, keys in new.buckets.items()
@@ -195,10 +217,12 @@ class _Ids:
     first_seen: npt.NDArray[np.void]
     bucket: npt.NDArray[np.int64]
     valid: Any = None
+    readable: Any = None
+    """Those that could be decoded. A valid one was."""
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """The coordinates of all keys, sorted by place and offset."""
 
     first_seen: npt.NDArray[np.void]
@@ -210,7 +234,7 @@ class _Known:
         return len(self.first_seen)
 
     @staticmethod
-    def of(store: Store, runs: list[Run]) -> _Known:
+    def of(store: Store, runs: list[Run]) -> Known:
         opened = [decode(run, store.run_segments(run)).first_seen for run in runs]
         seen = np.concatenate([np.empty(0, FIRST_SEEN), *opened])
         bucket = np.concatenate([np.empty(0, np.int64), *(np.full(run.rows, run.bucket, np.int64) for run in runs)])
@@ -218,7 +242,7 @@ class _Known:
         seen, bucket = seen[order], bucket[order]
         places, begins = np.unique(seen["place"], return_index=True)
         ends = [*begins[1:].tolist(), len(seen)]
-        return _Known(seen, bucket, {int(p): (int(b), int(e)) for p, b, e in zip(places, begins, ends, strict=True)})
+        return Known(seen, bucket, {int(p): (int(b), int(e)) for p, b, e in zip(places, begins, ends, strict=True)})
 
     def look_up(self, events: npt.NDArray[np.void]) -> tuple[Any, Any, Any]:
         """Bucket and time of acceptance of events of one partition, and which of them have a key."""
@@ -233,8 +257,10 @@ class _Known:
         return self.bucket[index], self.first_seen["at"][index], there
 
 
-def _all_ids(store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema, decoding: Decoding) -> Iterator[_Ids]:
-    """The new ids of all accepted events whose payloads are there, chunk by chunk."""
+def _all_ids(
+    store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema, decoding: Decoding
+) -> Iterator[tuple[str, _Ids]]:
+    """The new ids of all accepted events whose payloads are there, chunk by chunk, each with its pipeline."""
     decode_values = decoder_of(schema, decoding.with_limit(_LARGE))
     for pipeline, mark in marks.items():
         for chunk in store.chunks(pipeline):
@@ -242,7 +268,25 @@ def _all_ids(store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema
             records = accepted_records(store, chunk, Range(partition, 0, NO_END))
             if records.num_rows:
                 label = mark.state.labelled(partition)
-                yield ids_of(records, rule, decode_values, label)
+                of_query = VALUE not in records.column_names
+                yield (
+                    pipeline,
+                    _ids_of_rows(records, rule, label) if of_query else ids_of(records, rule, decode_values, label),
+                )
+
+
+def _ids_of_rows(records: pa.Table, rule: KeyRule, label: Partition) -> _Ids:
+    """The ids of rows of a query, of one partition. If they lack a part of the key, none is readable."""
+    offsets, count = records.column("offset").to_numpy(), records.num_rows
+    seen, bucket = first_seen_of(place_of(label.topic, label.number), offsets, 0), np.zeros(count, np.int64)
+    try:
+        ids = compute(rule, columns_of(records), None, {}, Coordinates(label.topic, label.number, offsets))
+    except (KeyError, ValueError):
+        nothing, none = np.zeros(count, np.uint64), np.zeros(count, np.bool_)
+        return _Ids(nothing, nothing, seen, bucket, none, none)
+    valid = np.ones(count, np.bool_)
+    valid[list(ids.rejects)] = False
+    return _Ids(ids.hi, ids.lo, seen, bucket, valid, np.ones(count, np.bool_))
 
 
 def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partition) -> _Ids:
@@ -263,9 +307,10 @@ def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partitio
     good = np.ones(len(kept), np.bool_)
     good[list(ids.rejects)] = False
     hi, lo, valid = np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_)
-    hi[kept], lo[kept], valid[kept] = ids.hi, ids.lo, good
+    readable = np.zeros(count, np.bool_)
+    hi[kept], lo[kept], valid[kept], readable[kept] = ids.hi, ids.lo, good, True
     seen = first_seen_of(place_of(label.topic, label.number), offsets, 0)
-    return _Ids(hi, lo, seen, np.zeros(count, np.int64), valid)
+    return _Ids(hi, lo, seen, np.zeros(count, np.int64), valid, readable)
 
 
 def _by_bucket(found: list[_Ids]) -> tuple[dict[int, Keys], int]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.dedup.chunks import StoredRecords, accepted_records, opened
+from landonce.dedup.chunks import ROW, StoredRecords, accepted_records, columns_of, opened
 from landonce.dedup.comparing import EVENTS, AcceptRecipe, AcceptWorker, Integers
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rule import LATE
@@ -27,8 +27,6 @@ from landonce.sinks.worker import BlockWorker
 
 TIMESTAMP = "timestamp"
 """The column of Kafka's timestamp, as Spark's source calls it. Without it, no row is late."""
-_ROW = "row."
-"""Before the names of the target's columns in a chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ class RowsWorker(AcceptWorker):
         named = {name: table.column(name) for name in COORDINATES}
         named |= {"hi": pa.array(ids.hi), "lo": pa.array(ids.lo), "timestamp": pa.array(moments[kept])}
         named |= {
-            f"{_ROW}{each.name}": table.column(each.name)
+            f"{ROW}{each.name}": table.column(each.name)
             for each in recipe.target.fields
             if each.name in table.column_names
         }
@@ -90,6 +88,7 @@ class StoredRows(StoredRecords):
 
     def rows(self, ranges: tuple[Range, ...], labels: Mapping[str, str]) -> pa.Table | None:
         store, found = opened(self.place), []
+        self._require_accepted(store, ranges)
         for each in ranges:
             label = label_of(labels, each.partition)
             for chunk in store.chunks(self.pipeline, each):
@@ -100,13 +99,10 @@ class StoredRows(StoredRecords):
                     "_partition": pa.repeat(pa.scalar(each.partition.number, pa.int32()), count),
                     "_offset": accepted.column("offset"),
                 }
-                columns |= {
-                    name.removeprefix(_ROW): accepted.column(name)
-                    for name in accepted.column_names
-                    if name.startswith(_ROW)
-                }
-                found.append(pa.table(columns))
-        return pa.concat_tables(found, promote_options="default") if found else _NONE
+                own = columns_of(accepted)
+                found.append(pa.table(columns | dict(zip(own.column_names, own.columns, strict=True))))
+        self._require_kept(store, ranges)
+        return pa.concat_tables(found, promote_options="permissive") if found else _NONE
 
 
 _NONE = pa.table(

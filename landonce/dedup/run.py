@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from pyspark import InheritableThread
@@ -30,7 +30,15 @@ from landonce.engine.observe import AcceptReport, BatchReport, DedupObserver, Ob
 from landonce.engine.pipeline import RunSession, driver_for, opened_sink, require_topics, session_of
 from landonce.engine.spark.session import is_remote
 from landonce.engine.waiting import Waiting
-from landonce.errors import ConfigError, Fenced, LedgerSetBack, StoreBehind, TargetUnavailable
+from landonce.errors import (
+    ConfigError,
+    Fenced,
+    LandonceError,
+    LedgerSetBack,
+    StoreBehind,
+    TargetUnavailable,
+    TooManyDeadLetters,
+)
 from landonce.jvm import spark_errors
 from landonce.protocol.dedup import behind, beyond
 from landonce.protocol.ledger import LedgerState, Totals
@@ -40,7 +48,7 @@ from landonce.protocol.steps import Effect
 from landonce.read.decoding import Decoding
 from landonce.read.formats import RecordType
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Sink
+from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
@@ -129,7 +137,7 @@ def both_drivers(
 ) -> Iterator[Both]:
     """The two drivers, ready to run."""
     config = parts.config
-    refuse_changes(parts.sink)
+    refuse_unfit(parts)
     place = StorePlace(config.store_place, dedup.scope or config.pipeline)
     store = opened(place)
     store.require_shared(remote=is_remote(config.spark))
@@ -159,9 +167,17 @@ def both_drivers(
         yield both
 
 
-def refuse_changes(sink: Sink) -> None:
-    if sink.changes_rows:
+def refuse_unfit(parts: Parts) -> None:
+    """Raises for a target that could not tell a stored block that it has from one that it lacks."""
+    if parts.sink.changes_rows:
         raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")
+    if parts.sink.guarantee is Guarantee.SNAPSHOT and not parts.config.own_ledger:
+        raise ConfigError(
+            "ledger: with `dedup`, the table must keep the position itself, in the commits that add the rows: with a ledger elsewhere, a batch "
+            "that was committed and not recorded would land twice.",
+            safe="Nothing was read or written.",
+            command="remove `ledger` from {file}; if the store is in that database, name it in `dedup.store`",
+        )
 
 
 def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
@@ -273,7 +289,17 @@ class Both:
                         raise
         except BaseException as error:
             self._failed.append(error)
+            if isinstance(error, TooManyDeadLetters):
+                self._forget_given_up()
             self.accept.stopping.set()
+
+    def _forget_given_up(self) -> None:
+        """What was stored of a batch that is pending nowhere, for its records cannot land: a corrected file makes other rows of them. If this
+        fails, the next start halts once more, and tries again."""
+        with suppress(LandonceError):
+            known, mine = self.push.ledger.load(), self.accept.state
+            if known is not None and known.pending is None and mine is not None:
+                self.store.forget_given_up(self.parts.config.pipeline, known.batch, mine.owner)
 
     def _has_store(self) -> bool:
         """Whether this run still has the store. Who has the store takes the target's ledger back from a driver that lost the store, and took

@@ -526,6 +526,23 @@ class Store(Contents):
 
         self._remove(attempt)
 
+    # Blocks.
+
+    def forget_given_up(self, pipeline: str, after: int, owner: str) -> None:
+        """Removes the blocks of batches after this one: nothing of them was sent. If the pipeline has another owner by now, they are the
+        other's, and stay."""
+
+        def attempt(connection: Connection) -> None:
+            locked = self.database.locking(select(pipeline_table).where(self._of(pipeline)))
+            row: Any = connection.execute(locked).one_or_none()
+            if row is None or mark_from_text(row.mark, row.commit_number).state.owner != owner:
+                return
+            for table in (batch_table, batch_bytes):
+                mine = and_(table.c.scope == self.scope, table.c.pipeline == pipeline)
+                connection.execute(delete(table).where(mine, table.c.batch > after))
+
+        self._write(attempt)
+
     # Copies.
 
     def copies(self, pipeline: str) -> Iterator[bytes]:

@@ -23,19 +23,19 @@ def stage_letters(
     read: Messages,
 ) -> str:
     """Writes the block's file and returns its name. `read`: the records themselves, as far as they are at hand."""
-    _halt(recipe, task, rejected)
+    refuse_bad(recipe, task, rejected)
     letters = _letters(recipe, task, rejected, read)
     return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 
 
 def stage_refusals(recipe: AnyRecipe, task: Task, refused: Sequence[Rejected]) -> str:
     """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
-    _halt(recipe, task, refused)
+    refuse_bad(recipe, task, refused)
     letters = _letters(recipe, task, refused, {})
     return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
 
 
-def _halt(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> None:
+def refuse_bad(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> None:
     """Where the first bad record ends the run. The driver knows what comes next."""
     if recipe.halts and rejected:
         first, reason = rejected[0], Reason.of(rejected[0].reason)

@@ -6,6 +6,7 @@ Beside a folder's dead-letter files, a plan of letters has:
     STEM.still      those that cannot land even now, with their new reasons. Written before RECORD
     STEM.replayed   those that are letters no more, whole, with the value that landed. Written after RECORD
     ….dropping      places that an operator is about to drop; `….dropped` once the ledger says so
+    ….skipping      places of letters whose records an operator is about to skip: they go once the ledger says so
 
 `settle` takes letters out of their files. It must never run before RECORD, and may run any number of times after it: as long as
 `STEM.replay` is there, it is not done. A place is in one `.replayed` file at most, the newest.
@@ -49,7 +50,8 @@ from landonce.read.kafka.records import BlockId, Records, RecordSource
 Entry = dict[str, Any]
 Present = Callable[[Partition, Sequence[int]], set[int]]
 """Which of these offsets, in order, the target holds rows of. The partition is as the target knows it."""
-_REPLAY, _STILL, _REPLAYED, _DROPPING, _DROPPED = ".replay", ".still", ".replayed", ".dropping", ".dropped"
+_REPLAY, _STILL, _REPLAYED = ".replay", ".still", ".replayed"
+_DROPPING, _DROPPED, _SKIPPING = ".dropping", ".dropped", ".skipping"
 _SOURCE, _CHANGED, _ORIGINAL, _FILE = "source_topic", "corrected", "original", "file"
 _VALUE = ("value", "value_base64")
 _LETTERS, _BYTES = 50_000, 32 * 2**20
@@ -498,7 +500,7 @@ def settle_left(
     for path in _with(folder, pipeline, _STILL):
         if path.name in earlier and not replay_file(folder, path.name.removesuffix(_STILL)).exists():
             path.unlink(missing_ok=True)
-    for path in _with(folder, pipeline, _DROPPING):
+    for path in (*_with(folder, pipeline, _DROPPING), *_with(folder, pipeline, _SKIPPING)):
         if any(path.stem in note.detail for note in journal()):
             take_dropped(path)
         elif path.name in earlier:
@@ -507,12 +509,13 @@ def settle_left(
 
 def found(folder: Path, pipeline: str) -> frozenset[str]:
     """The names of files of letters that are on their way, or were."""
-    return frozenset(path.name for each in (_REPLAY, _STILL, _DROPPING) for path in _with(folder, pipeline, each))
+    ours = (_REPLAY, _STILL, _DROPPING, _SKIPPING)
+    return frozenset(path.name for each in ours for path in _with(folder, pipeline, each))
 
 
 def unsettled(folder: Path) -> bool:
     """Whether something may be left to settle."""
-    return any(next(folder.glob(f"*{suffix}"), None) is not None for suffix in (_REPLAY, _DROPPING))
+    return any(next(folder.glob(f"*{suffix}"), None) is not None for suffix in (_REPLAY, _DROPPING, _SKIPPING))
 
 
 def _discard(folder: Path, stem: str) -> None:
@@ -526,7 +529,7 @@ def _with(folder: Path, pipeline: str, suffix: str) -> list[Path]:
     return sorted(path for path in folder.glob(f"*{suffix}") if name.fullmatch(path.name))
 
 
-# Letters that an operator drops.
+# Letters that an operator drops, or skips.
 
 
 @dataclass(frozen=True)
@@ -551,20 +554,40 @@ def list_dropped(folder: Path, pipeline: str, filters: Filters, state: LedgerSta
                     elsewhere += 1
                     continue
                 count += 1
-                yield {**dict(zip(("topic", "partition", "offset"), place_of(entry), strict=True)), _FILE: path.name}
+                yield _listed(entry, path)
 
-    name = f"{pipeline}.drop-{state.epoch:09d}-{state.owner[:8]}{_DROPPING}"
+    return Listed(_write_places(folder, pipeline, state, _DROPPING, places()), count, elsewhere)
+
+
+def list_skipped(folder: Path, pipeline: str, ranges: Sequence[Range], state: LedgerState) -> Path:
+    """As `list_dropped`, of the letters of these ranges, by what `_topic` would hold: their records are about to be skipped."""
+    places = (
+        _listed(entry, path)
+        for path in dead_letters.files(folder, pipeline)
+        for entry in letters_in(path)
+        if dead_letters.covered(entry, ranges)
+    )
+    return _write_places(folder, pipeline, state, _SKIPPING, places)
+
+
+def _listed(entry: Entry, path: Path) -> Entry:
+    return {**dict(zip(("topic", "partition", "offset"), place_of(entry), strict=True)), _FILE: path.name}
+
+
+def _write_places(folder: Path, pipeline: str, state: LedgerState, suffix: str, places: Iterable[Entry]) -> Path:
+    name = f"{pipeline}.drop-{state.epoch:09d}-{state.owner[:8]}{suffix}"
     try:
-        write_letters(folder, name, places())
+        write_letters(folder, name, places)
         dead_letters.sync(folder)
     except OSError as error:
         raise _unwritable(folder, error) from None
-    return Listed(folder / name, count, elsewhere)
+    return folder / name
 
 
 def take_dropped(listed: Path) -> None:
     """After the ledger says so: takes them out of their files, one file at a time. What was replayed and became a letter again is
-    dropped, too. As in `settle`, another command may do it at once."""
+    dropped, too. As in `settle`, another command may do it at once. Nobody needs to know later which letters were skipped: the journal
+    says which records."""
     folder, pipeline = listed.parent, listed.name.rpartition(".drop-")[0]
     gone: dict[str, dict[Place, Entry | None]] = {}
     try:
@@ -579,7 +602,10 @@ def take_dropped(listed: Path) -> None:
         _rewrite(path, dropped, listed.exists)
     reach("letters.removed")
     with suppress(FileNotFoundError):
-        listed.replace(listed.with_suffix(_DROPPED))
+        if listed.suffix == _SKIPPING:
+            listed.unlink()
+        else:
+            listed.replace(listed.with_suffix(_DROPPED))
     dead_letters.sync(folder)
 
 

@@ -18,13 +18,13 @@ from pyspark import TaskContext
 
 from landonce import errors
 from landonce.engine.dead_letters import kept
-from landonce.engine.letters import stage_letters, stage_refusals
+from landonce.engine.letters import refuse_bad, stage_letters, stage_refusals
 from landonce.failpoints import reach
 from landonce.protocol.dedup import PushStep, next_push_step
 from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import counted
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.read.block import ReadAccount, ReadBlock, Reader
+from landonce.read.block import ReadAccount, ReadBlock, Reader, Rejected
 from landonce.read.decoding import Decoding, decode_by
 from landonce.read.kafka.records import BlockId, RecordSource
 from landonce.read.rows import chosen
@@ -128,15 +128,16 @@ def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBloc
         return BlockResult(task.index, Fate.WAITING, wants=wants)
     step, block = next_push_step(known, block)
     if step is PushStep.FREEZE:
+        if recipe.halts:  # a corrected file makes other rows of these records: what is not stored is read again
+            refuse_bad(recipe, task, _dead(worker, block))
         block = recipe.records.freeze(block_id(recipe, task), block)
     reach("freeze.after")
-    there = worker.landed_anyway(block.rejected) if block.rejected else frozenset()
-    dead = [each for each in block.rejected if each not in there]
+    dead = _dead(worker, block)
     letters = stage_letters(recipe, task, dead, block.messages)
     reach("stage.after")
     receipt = Receipt(
         read=block.read,
-        landed=len(there),
+        landed=len(block.rejected) - len(dead),
         filtered=block.filtered,
         dead_lettered=len(dead),
         dead_letters=letters,
@@ -145,6 +146,12 @@ def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBloc
         without_column=tuple(sorted(block.without_column)),
     )
     return worker.write(block, receipt, partial(stage_refusals, recipe, task))
+
+
+def _dead(worker: BlockWorker, block: ReadBlock) -> list[Rejected]:
+    """The rejected records, but for those whose rows the target holds though."""
+    there = worker.landed_anyway(block.rejected) if block.rejected else frozenset()
+    return [each for each in block.rejected if each not in there]
 
 
 def block_id(recipe: AnyRecipe, task: Task) -> BlockId:

@@ -405,14 +405,17 @@ class Policy(ABC):
         del new_tables
         return self.write(replace(machine, opened=True), Mode.RESOLVE)
 
-    def keeps_nothing(self, machine: Machine) -> bool:
-        """Whether the target holds nothing of the pending plan, though all of its blocks are done."""
-        return machine.pending.kind is Kind.DELIVER and machine.totals.landed == 0
+    def may_give_up(self, machine: Machine) -> bool:
+        """Whether nothing came of the pending plan, though all of its blocks are done: the target holds nothing of it, and no dead letter of
+        it counts, or is in a topic. An earlier driver that made it may have published letters, and been killed before it was recorded."""
+        return machine.pending.kind is Kind.DELIVER and machine.totals.landed == 0 and not machine.state.inherited
 
     def once_corrected(self, machine: Machine) -> str:
         """The next step, if a plan is not recorded because too many of its records cannot land and the pipeline file is wrong."""
-        if self.keeps_nothing(machine):
+        if self.may_give_up(machine):
             return CORRECT_AND_RUN
+        if machine.totals.landed == 0:
+            return self.once_changed
         return (
             "set `dead_letters: {limit: 100%}` in {file} and run `landonce run {file} --once`, which records this batch, for others of "
             "its records have landed; then correct the file, put the limit back, and run `landonce dead replay {file}` (where that is "
@@ -421,7 +424,7 @@ class Policy(ABC):
 
     @property
     def once_changed(self) -> str:
-        """The same, of a plan that has blocks which were not written."""
+        """The same, of a plan that has blocks which were not written, or of which no row is in the target."""
         return "correct it in {file}, run `landonce state accept-change {file}`, then `landonce run {file}`"
 
     # Committing.
@@ -582,8 +585,8 @@ def _too_many(machine: Machine) -> errors.Halt | None:
 
 
 def _halt(machine: Machine, error: errors.Halt) -> Next:
-    """A plan of which the target holds nothing is given up, so that a corrected pipeline file is not held up by it."""
-    if not machine.policy.keeps_nothing(machine):
+    """A plan of which nothing came is given up, so that a corrected pipeline file is not held up by it."""
+    if not machine.policy.may_give_up(machine):
         raise error
     return change(replace(machine, halting=error), Step.REARM, states.resolved(machine.state, {}, None))
 
@@ -595,8 +598,8 @@ def _halt_at(machine: Machine, results: tuple[BlockResult, ...], bad: errors.Bad
         if each.error is not None and not isinstance(each.error, errors.BadRecord):
             raise each.error
     receipts = (*(each for _, each in machine.receipts), *(each.receipt for each in results if each.error is None))
-    nothing = not machine.state.inherited and all(each is not None and each.landed == 0 for each in receipts)
-    if nothing and machine.policy.keeps_nothing(machine):
+    nothing = all(each is not None and each.landed == 0 for each in receipts)
+    if nothing and machine.policy.may_give_up(machine):
         return _halt(machine, bad_record(bad.what, CORRECT_AND_RUN))
     raise bad_record(bad.what, machine.policy.once_changed)
 

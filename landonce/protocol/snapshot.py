@@ -182,13 +182,13 @@ class Snapshot(Policy):
     def after_open(self, machine: Machine, *, new_tables: bool) -> Next:
         return self.look(replace(machine, receipts=(), opened=not new_tables))
 
-    def keeps_nothing(self, machine: Machine) -> bool:
+    def may_give_up(self, machine: Machine) -> bool:
         """A table that is its own ledger never holds a plan: there is nothing to give up."""
-        return not self.own_ledger and super().keeps_nothing(machine)
+        return not self.own_ledger and super().may_give_up(machine)
 
     def once_corrected(self, machine: Machine) -> str:
         """Files that are not committed are nothing, whatever they hold."""
-        if self.own_ledger or self.keeps_nothing(machine):
+        if self.own_ledger or self.may_give_up(machine):
             return CORRECT_AND_RUN
         return self.once_changed
 

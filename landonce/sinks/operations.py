@@ -52,8 +52,8 @@ class Choice:
     decision: Decision
     before: Callable[[], None] | None = None
     """What to do first, once it is confirmed."""
-    change: Callable[[], None] | None = None
-    """What to do instead of changing the ledger's state alone."""
+    change: Callable[[Decision], None] | None = None
+    """What to do instead of changing the ledger's state alone. Gets the decision, with all that the command says of it."""
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,11 @@ class TableLedger(Ledger, Generic[FileT]):
         return self._mark.commit if self._mark else ""
 
     @property
+    def last(self) -> Mark | None:
+        """The last commit that was ever made to the table, as the last look found it: a rollback may have removed it."""
+        return self._view.last if self._view else None
+
+    @property
     def _mark(self) -> Mark | None:
         return self._view.valid if self._view else None
 
@@ -163,8 +168,7 @@ class TableLedger(Ledger, Generic[FileT]):
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
         check_change(self.pipeline, old, new)
-        last = self._view.last if self._view else None
-        recorded = last is not None and key(last.state) == key(new)
+        recorded = self.last is not None and key(self.last.state) == key(new)
         if new.pending is None and not recorded:
             self.commit(old, new, note=note)
         return new

@@ -154,7 +154,7 @@ def partitions_and_topics_are_kept_apart(site: WrappedSite) -> None:
 
 
 @case()
-def long_names_are_told_apart(site: WrappedSite) -> None:
+def long_names_are_distinct(site: WrappedSite) -> None:
     """A topic's name has up to 249 characters, a key up to 190: where they are cut, a block is taken for another one, and lost."""
     one, another, absent = (f"Orders_v1.eu-west@2.{'x' * 179}{end}" for end in "abc")
     tables = rows(0, 1, topic=one), rows(2, 3, topic=one), rows(0, 1, topic=another)

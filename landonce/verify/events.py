@@ -225,15 +225,15 @@ class EventAudit:
         report = EventsReport(window=self._window.words)
         found = JudgedEvents(report, self._bounds)
         if any(each.lacking.any() for each in shards):
-            untold = False
+            unjudged = False
             for ids in before():
-                untold |= ids is None
+                unjudged |= ids is None
                 for shard in shards if ids is not None else ():
                     shard.note(shard.landed_before, *ids)
             for keyed in later():
                 for shard in shards:
                     shard.note(shard.later, keyed.hi[keyed.known], keyed.lo[keyed.known])
-            report.below_unknown = untold
+            report.below_unknown = unjudged
         for shard in shards:
             self._judge(shard, found)
         return found

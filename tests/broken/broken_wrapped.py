@@ -298,7 +298,7 @@ BROKEN_WRAPPED: dict[str, Callable[[Path], WrappedSite]] = {
     "values_come_back_as_they_were": _files(Smoothing),
     "blocks_of_a_partition_are_kept_apart": _files(FilePerPartition),
     "partitions_and_topics_are_kept_apart": _files(NamedByOffsets),
-    "long_names_are_told_apart": _files(ShortKeys),
+    "long_names_are_distinct": _files(ShortKeys),
     "offsets_may_have_gaps": _table(Counting),
     "partitions_are_pushed_side_by_side": _table(Rewriting),
     "the_same_block_again_changes_nothing": _files(FilePerAttempt),

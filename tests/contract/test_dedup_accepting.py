@@ -154,7 +154,7 @@ def size_of(place: StorePlace) -> Callable[[], int]:
 
 
 def _tablespace(url: str) -> int:
-    """The file of the table once it is written anew. InnoDB frees what was removed when it purges, which it does by itself: on a busy
+    """The file of the table once it is written again. InnoDB frees what was removed when it purges, which it does by itself: on a busy
     machine so late that the file has grown by then, and keeps free pages between those in use."""
     engine = create_engine(url, poolclass=NullPool)
     file = f"name = '{engine.url.database}/landonce_deduplication'"

@@ -208,17 +208,41 @@ def test_while_zookeeper_is_down_every_call_ends_within_seconds(site: KeeperSite
     assert ledger.change(state, advanced(state)) == advanced(state)
 
 
+REFUSED = Answer(500, 999, data=b"Code: 999. Coordination::Exception: All connection tries failed (KEEPER_EXCEPTION)")
+"""What ClickHouse says while Keeper is away."""
+
+
+@pytest.mark.parametrize("asked", ["INSERT", "ALTER", "SELECT"])
+def test_clickhouse_is_told_how_long_it_may_wait_for_keeper(
+    site: KeeperSite, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Without these settings it tries for minutes, and a request holds up a driver until its own limit."""
+    real, sent = keeper_map.post, list[Mapping[str, str]]()
+
+    def post(access: Access, parameters: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+        if body.startswith(asked.encode()):
+            sent.append(parameters)
+        return real(access, parameters, body, seconds)
+
+    monkeypatch.setattr(keeper_map, "post", post)
+    ledger = site.open(PIPELINE)
+    one_more(ledger, ledger.create(first_state()))
+    assert sent
+    for each in sent:
+        assert int(each["insert_keeper_max_retries"]) <= 2
+        assert int(each["insert_keeper_retry_max_backoff_ms"]) <= 500
+        assert int(each["keeper_max_retries"]) <= 2
+        assert int(each["keeper_retry_max_backoff_ms"]) <= 500
+
+
 def test_a_first_start_while_keeper_is_away_may_pass(site: KeeperSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no table yet, and none can be made. ClickHouse takes 26 seconds to say so, hence its answer is played here."""
-    refused = Answer(
-        500, 999, data=b"Code: 999. Coordination::Exception: All connection tries failed (KEEPER_EXCEPTION)"
-    )
     real, away = keeper_map.post, [3]
 
     def post(access: Access, parameters: Mapping[str, str], body: bytes, seconds: float) -> Answer:
         if away[0] and body.startswith(b"CREATE"):
             away[0] -= 1
-            return refused
+            return REFUSED
         return real(access, parameters, body, seconds)
 
     monkeypatch.setattr(keeper_map, "post", post)
@@ -319,6 +343,28 @@ def test_notes_that_become_many_get_rows_of_their_own(
     with pytest.raises(LedgerUnreadable, match="old notes"):
         ledger.journal()
     assert ledger.load() == state
+
+
+def test_notes_whose_row_keeper_refused_are_not_lost(site: KeeperSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_map, "_MANY_NOTES", 2)
+    real, refused = keeper_map.post, list[bytes]()
+
+    def post(access: Access, parameters: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+        if body.startswith(b"INSERT") and b"/notes/" in body and len(refused) < 3:
+            refused.append(body)
+            return REFUSED
+        return real(access, parameters, body, seconds)
+
+    monkeypatch.setattr(keeper_map, "post", post)
+    ledger = site.open(PIPELINE, attempts=2)
+    state = one_more(ledger, one_more(ledger, ledger.create(first_state())))
+    with pytest.raises(LedgerUnavailable, match="All connection tries failed"):
+        one_more(ledger, state)
+    assert ledger.load() == state
+    state = one_more(ledger, state)
+    assert [each.detail for each in ledger.journal()] == ["to 1", "to 2", "to 3"]
+    assert ledger.load() == state
+    assert len({*refused}) == 3, "each attempt writes a row of its own"
 
 
 def test_a_wide_plan_fits_and_one_that_is_too_wide_is_refused(site: KeeperSite) -> None:

@@ -1,6 +1,6 @@
 """Input that breaks other readers: named cases by format, and what becomes of each.
 
-A line of `outcomes/NAME.txt` says `case: lands ROW` or `case: dead CODE FIELD: REASON`. `python -m corpus`, in `tests`, writes these files anew from what
+A line of `outcomes/NAME.txt` says `case: lands ROW` or `case: dead CODE FIELD: REASON`. `python -m corpus`, in `tests`, writes these files again from what
 the decoders do now: read the difference before you commit it.
 """
 

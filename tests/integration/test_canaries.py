@@ -183,7 +183,7 @@ def spark_pages(surfaces: Surfaces, url: str) -> None:
     """Those of people and those of programs."""
     with NO_PROXY.open(f"{url}/api/v1/applications", timeout=20) as answer:
         api = f"/api/v1/applications/{json.load(answer)[0]['id']}"
-    paths = ["/environment/", "/jobs/", "/stages/", "/executors/", "/SQL/"]
+    paths = ["/environment/", "/jobs/", "/stages/", "/executors/", "/SQL/", "/metrics/json/"]
     surfaces.add_pages("Spark's pages", url, [*paths, *(f"{api}/{each}" for each in ("environment", "jobs", "sql"))])
 
 

@@ -77,7 +77,7 @@ def fan_out(pipeline):
     return pipeline
 
 
-def make_anew(pipeline, name):
+def make_again(pipeline, name):
     """Another table by that name."""
     schema = pipeline.held(name).schema()
     pipeline.catalog.drop_table(name)
@@ -252,7 +252,7 @@ class TestAcceptGap:
         fan_out.run()
         assert fan_out.ids("db.a") == [*range(5), 12, 13, 14]
 
-    def test_a_table_that_changed_in_the_meantime_is_not_told_anything(self, fan_out):
+    def test_a_table_that_changed_in_the_meantime_learns_nothing(self, fan_out):
         first = fan_out.head("db.a")
         fan_out.send(range(10, 15))
         fan_out.run()
@@ -491,7 +491,7 @@ class TestForgetTable:
         assert fan_out.ids("db.b") == list(range(5, 10))
 
     def test_with_replay_it_is_filled_up_alone(self, fan_out, state):
-        make_anew(fan_out, "db.a")
+        make_again(fan_out, "db.a")
         fan_out.send(range(10, 12))
         with pytest.raises(TableReplaced):
             fan_out.run()
@@ -503,7 +503,7 @@ class TestForgetTable:
         assert fan_out.ids("db.b") == list(range(5, 10))
 
     def test_with_replay_beyond_what_kafka_has(self, fan_out, state):
-        make_anew(fan_out, "db.a")
+        make_again(fan_out, "db.a")
         fan_out.delete_records(before=3)
         said = state(fan_out, "forget-table", "db.a", "--replay", "--yes")
         assert "accept-gap" in said.out

@@ -288,7 +288,7 @@ RENAMED = ("RENAME COLUMN note TO remark", "RENAME COLUMN remark TO note", "note
     ],
     ids=["dropped", "renamed during a run", "dropped during a run", "renamed"],
 )
-def test_a_column_that_was_dropped_or_renamed_is_not_made_anew(
+def test_a_column_that_was_dropped_or_renamed_is_not_made_again(
     site: Site, create_topics: Callable[..., None], change: str, back: str, gone: str, during: bool
 ) -> None:
     """It would be empty in the rows that have landed. Records without the field go on, and so do all once a person has decided."""

@@ -187,6 +187,30 @@ def test_shards_that_are_one_table_or_differ_are_refused(both: TwoShards, new_ta
     assert "the columns small differ" in refused.what
 
 
+@pytest.mark.parametrize("key", ["derived", "id"])
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("DEFAULT id + 1", "DEFAULT id + 2", "derived"),
+        ("MATERIALIZED id + 1", "MATERIALIZED id + 2", "derived"),
+        ("ALIAS id + 1", "ALIAS id + 2", "derived"),
+        ("DEFAULT id + 1", "MATERIALIZED id + 1", "derived"),
+        ("DEFAULT id + 1 COMMENT 'one'", "DEFAULT id + 1 COMMENT 'two'", ""),
+    ],
+)
+def test_a_column_with_another_default_on_another_shard_is_refused(
+    both: TwoShards, new_table: Callable[[], str], first: str, second: str, names: str, key: str
+) -> None:
+    """Rows would be placed and filled by what the first shard says."""
+    table = new_table()
+    window = "ENGINE = MergeTree ORDER BY _offset SETTINGS non_replicated_deduplication_window = 1000"
+    for server, derived in zip(both.servers, (first, second), strict=True):
+        server.ask(f"CREATE TABLE {table} ({COLUMNS}, derived Int64 {derived}) {window}")
+    with closing(sink_of(both, table, shard_by=[key]).target()) as target:
+        refused = [each for each in target.check() if each.level is Level.REFUSED]
+    assert [f"the columns {names} differ" in each.what for each in refused] == [True] * bool(names)
+
+
 def test_each_endpoint_may_have_a_database_of_its_own(both: TwoShards, new_table: Callable[[], str]) -> None:
     """Two databases of one server, too: a shard is an endpoint with its database."""
     table, server = new_table(), both.servers[0]

@@ -328,7 +328,7 @@ def test_a_user_may_kill_his_own_insert_but_not_anothers(tmp_path: Path) -> None
             thread.join(20)
 
 
-def test_a_token_that_outlived_its_part_is_burnt_and_the_next_one_lands(tmp_path: Path) -> None:
+def test_a_token_that_outlived_its_part_is_used_up_and_the_next_one_lands(tmp_path: Path) -> None:
     """The server records a token before it renames the part into place: killed in between, the token is a lie."""
     strace = shutil.which("strace")
     if strace is None:

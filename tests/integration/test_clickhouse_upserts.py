@@ -286,6 +286,13 @@ def test_back_with_rows_kept(mirror: Mirror) -> None:
     assert isinstance(removing.exception, errors.SeekRefused), removing.output
     done = CliRunner().invoke(app, seek)
     assert done.exit_code == 0, done.output
+    assert mirror.site.ledger().totals == Totals()
+    forwards = CliRunner().invoke(app, ["state", "seek", str(mirror.site.file), "--to", "latest", "--yes"])
+    assert "Counted again" in forwards.output
+    assert mirror.site.ledger().totals == Totals(landed=10)
+    audited = CliRunner().invoke(app, ["verify", str(mirror.site.file), "--values"])
+    assert audited.exit_code == 0, audited.output
+    assert CliRunner().invoke(app, seek).exit_code == 0
     mirror.run()
     mirror.exact()
     assert mirror.site.ledger().totals == Totals(landed=10)

@@ -587,7 +587,7 @@ def test_records_in_hand_that_another_has_done_meanwhile(
     assert landed(sqlite) == list(range(8))
 
 
-def make_anew(kafka: LocalKafka, topic: str) -> None:
+def make_again(kafka: LocalKafka, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(timeout=30)
     deadline = time.monotonic() + 90
@@ -600,7 +600,7 @@ def make_anew(kafka: LocalKafka, topic: str) -> None:
             time.sleep(0.3)
 
 
-def test_a_topic_that_is_made_anew_under_a_running_consumer(
+def test_a_topic_that_is_made_again_under_a_running_consumer(
     kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
 ) -> None:
     """librdkafka reads on at the old offset (it is paused here, so that it finds it there), and would skip what is before."""
@@ -613,7 +613,7 @@ def test_a_topic_that_is_made_anew_under_a_running_consumer(
         with store.transaction() as connection:
             store.save_many(messages, connection)
         consumer.pause([TopicPartition(topic, 0)])
-        make_anew(kafka, topic)
+        make_again(kafka, topic)
         produce(kafka, topic, 30)
         time.sleep(1.1)
         consumer.resume([TopicPartition(topic, 0)])
@@ -640,7 +640,7 @@ def test_an_offset_put_by_hand_is_bound_to_the_topic_again(
         assert offsets(messages) == [4, 5]
         with store.transaction() as connection:
             store.save_many(messages, connection)
-    make_anew(kafka, topic)
+    make_again(kafka, topic)
     produce(kafka, topic, 10)
     with OffsetStore.connect(config(kafka, topic), [topic], handler) as store, pytest.raises(errors.TopicRecreated):
         read(store, 1)
@@ -653,7 +653,7 @@ def test_a_group_that_the_table_cannot_tell_from_another(kafka: LocalKafka, engi
         OffsetStore.connect(config(kafka, group), ["any"], SqlOffsets(engine))
 
 
-def test_a_topic_that_was_made_anew_is_not_read_with_old_offsets(
+def test_a_topic_that_was_made_again_is_not_read_with_old_offsets(
     kafka: LocalKafka, new_topic: Callable[..., str], sqlite: Engine
 ) -> None:
     topic = new_topic()
@@ -661,7 +661,7 @@ def test_a_topic_that_was_made_anew_is_not_read_with_old_offsets(
     handler = SqlOffsets(sqlite)
     with OffsetStore.connect(config(kafka, topic), [topic], handler) as store, store.transaction() as connection:
         store.save_many(read(store, 3), connection)
-    make_anew(kafka, topic)
+    make_again(kafka, topic)
     produce(kafka, topic, 10)
     with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
         with pytest.raises(errors.TopicRecreated):

@@ -237,7 +237,7 @@ def test_a_crash_between_two_tables_leaves_only_the_missing_one_to_do(
     assert lake.offsets("db.k_b") == Counter([(0, 1), (0, 3), (0, 5)])
 
 
-def test_a_table_that_was_dropped_and_made_anew_is_not_filled_by_itself(lake: SmallLake) -> None:
+def test_a_table_that_was_dropped_and_made_again_is_not_filled_by_itself(lake: SmallLake) -> None:
     lake.write_file({"table": "db.k_{kind}", "create": True})
     kinds(lake, "ab")
     lake.run()

@@ -89,7 +89,7 @@ def test_values_go_to_a_column_that_is_renamed_before_spark_writes(
     assert set(lake.table("db.t").metadata.refs) == {"main"}, "what was staged in vain is gone"
 
 
-def test_a_column_that_is_renamed_before_spark_writes_is_made_anew_where_schemas_evolve(
+def test_a_column_that_is_renamed_before_spark_writes_is_made_again_where_schemas_evolve(
     lake: SmallLake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.write_file({"table": "db.t", "create": True, "properties": ORC, "evolve": True})
@@ -102,17 +102,17 @@ def test_a_column_that_is_renamed_before_spark_writes_is_made_anew_where_schemas
     assert rows == [(0, "k0", None), *((at, None, f"k{at}") for at in range(1, 5))]
 
 
-def test_arrows_files_for_a_column_that_was_made_anew_are_written_again(lake: SmallLake) -> None:
+def test_arrows_files_for_a_column_that_was_made_again_are_written_again(lake: SmallLake) -> None:
     lake.write_file({"table": "db.t", "create": True})
     lake.produce([{"id": 0, "kind": "k0"}])
     lake.run()
 
-    def make_anew() -> None:
+    def make_again() -> None:
         with lake.table("db.t").update_schema() as change:
             change.delete_column("kind").add_column("kind", StringType())
 
     lake.produce([{"id": at, "kind": f"k{at}"} for at in range(1, 5)])
-    assert lake.run(Meanwhile(Step.COMMIT, make_anew)).landed == 4
+    assert lake.run(Meanwhile(Step.COMMIT, make_again)).landed == 4
     assert [row["kind"] for row in lake.rows("db.t")] == [None, "k1", "k2", "k3", "k4"]
     assert lake.offsets("db.t") == once(5)
 

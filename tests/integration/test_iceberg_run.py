@@ -399,7 +399,7 @@ def test_a_table_with_rows_of_the_topic_and_no_mark_is_refused(lake: SmallLake) 
 
 
 @pytest.mark.parametrize("left", ["kafka.connect.offsets.control.connect-x", "spark.sql.streaming.queryId"])
-def test_a_table_that_another_carrier_filled_is_not_begun_anew_by_itself(
+def test_a_table_that_another_carrier_filled_is_not_begun_again_by_itself(
     lake: SmallLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
     lake.catalog.create_namespace("db")

@@ -255,7 +255,7 @@ def test_one_object_for_two_queries_fences_the_first(open_site: Open) -> None:
     site.exact()
 
 
-def test_a_ledger_that_was_lost_is_made_anew_from_what_clickhouse_holds(open_site: Open) -> None:
+def test_a_ledger_that_was_lost_is_made_again_from_what_clickhouse_holds(open_site: Open) -> None:
     site = open_site("clickhouse")
     site.produce(30)
     site.run()
@@ -266,7 +266,7 @@ def test_a_ledger_that_was_lost_is_made_anew_from_what_clickhouse_holds(open_sit
     site.exact()
 
 
-def test_a_topic_that_was_made_anew_is_refused(open_site: Open, kafka: LocalKafka) -> None:
+def test_a_topic_that_was_made_again_is_refused(open_site: Open, kafka: LocalKafka) -> None:
     from pipelines import SmallPipeline
 
     site = open_site("sqlite")

@@ -71,7 +71,7 @@ def later(seconds: float, act: Callable[[], object]) -> None:
     timer.start()
 
 
-def test_a_broker_that_is_started_anew_is_waited_for(
+def test_a_broker_that_is_started_again_is_waited_for(
     site: Site, own_kafka: LocalKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     def restart() -> None:

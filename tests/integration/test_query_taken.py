@@ -233,7 +233,7 @@ def test_what_is_dropped_is_reported(open_site: Open) -> None:
     ]
 
 
-def test_a_topic_that_is_made_anew_under_a_running_query_is_refused(open_site: Open, kafka: LocalKafka) -> None:
+def test_a_topic_that_is_made_again_under_a_running_query_is_refused(open_site: Open, kafka: LocalKafka) -> None:
     """The new one is longer than the old one, so Spark goes on in the middle of it."""
     site = open_site("sqlite")
     site.produce(20)

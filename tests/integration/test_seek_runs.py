@@ -203,6 +203,36 @@ def test_back_with_rows_kept_is_a_check_that_fills_what_is_missing(pipe: Pipe) -
     pipe.exact(dead=4)
 
 
+@pytest.mark.parametrize("pipe", ["clickhouse"], indirect=True)
+@pytest.mark.parametrize("where", ["", "id % 3 <> 0"], ids=["all", "filtered"])
+def test_back_with_rows_kept_and_forwards_again_is_as_before(pipe: Pipe, where: str) -> None:
+    """What is in the target is not skipped: it counts again, piece by piece, and around what was skipped."""
+    topic = pipe.topics[0]
+    pipe.write(where=where)
+    send(pipe.kafka, topic, records(0, 20))
+    pipe.run()
+    dead, once, ids = 4, pipe.totals(), pipe.ids()
+    assert "Stays in the target" in pipe.state("seek", "--to", "earliest", "--keep-rows")
+    assert pipe.totals() == Totals()
+    said = pipe.state("seek", "--to", "latest")
+    assert f"Counted again: {topic}[0] [0, 20)." in said
+    assert "Skipped" not in said
+    assert (pipe.totals(), pipe.ids()) == (once, ids)
+    pipe.exact(dead)
+    send(pipe.kafka, topic, records(20, 30))
+    pipe.state("seek", "--to-offset", f"{topic}:0:25")
+    pipe.run()
+    once, ids, dead = pipe.totals(), pipe.ids(), 5
+    pipe.state("seek", "--to-offset", f"{topic}:0:8")
+    pipe.state("seek", "--to-offset", f"{topic}:0:12")
+    said = pipe.state("seek", "--to", "latest")
+    for words in (f"Skipped: {topic}[0] [20, 25)", f"again: {topic}[0] [12, 20)", f"again: {topic}[0] [25, 30)"):
+        assert words in said
+    pipe.run()
+    assert (pipe.totals(), pipe.ids()) == (once, ids)
+    pipe.exact(dead)
+
+
 @pytest.mark.parametrize(
     ("pipe", "how"),
     [("clickhouse", "--keep-rows"), pytest.param("sqlite", "--remove-rows", marks=pytest.mark.long)],
@@ -445,26 +475,90 @@ def test_a_skip_of_an_iceberg_table_is_taken_back(lake: Operated) -> None:
 
 @pytest.mark.parametrize("then", ["again", "run"])
 def test_staying_is_killed_before_and_after_its_one_commit(lake: Operated, then: str) -> None:
-    """The letters of what was removed go with the rows. Whoever is killed in between gives the command again, or lets a driver deliver all."""
+    """The letters of what was removed go once the commit says so. Whoever is killed before it gives the command again, or lets a driver
+    deliver all; whoever is killed after it leaves letters that the next command removes."""
     lake.send(range(5))
     lake.run()
     before = lake.head()
     lake.produce([b"broken", b'{"id": 6}'])
     lake.run()
     lake.roll_to(before)
-    for place in ("attempt.before", "attempt.after") if then == "again" else ("attempt.before",):
-        killed(lake.folder, lake.file, place, "seek", "--stay")
-        assert letters(lake.folder / "dead") == []
-        if place == "attempt.before":
-            assert lake.noted() == []
+    killed(lake.folder, lake.file, "attempt.before", "seek", "--stay")
+    assert (dead(lake), lake.noted()) == ([5], [])
     if then == "again":
-        assert lake.noted() == ["seek"]
+        killed(lake.folder, lake.file, "attempt.after", "seek", "--stay")
+        assert (dead(lake), lake.noted()) == ([5], ["seek"])
         assert "was not rolled back" in command(lake, "state", "seek", "--stay", "--yes", code=1)
+        assert dead(lake) == []
     lake.send(range(7, 9))
     lake.run()
     assert lake.ids() == [0, 1, 2, 3, 4, *([] if then == "again" else [6]), 7, 8]
-    assert [each["offset"] for each in letters(lake.folder / "dead")] == ([] if then == "again" else [5])
+    assert dead(lake) == ([] if then == "again" else [5])
+    assert not list((lake.folder / "dead").glob("*.skipping"))
     verified(lake)
+
+
+def dead(lake: Operated) -> list[int]:
+    return [each["offset"] for each in letters(lake.folder / "dead")]
+
+
+def rolled_back(lake: Operated) -> None:
+    """From [0, 10), where 5 is a dead letter, to [0, 5)."""
+    lake.send(range(5))
+    lake.run()
+    before = lake.head()
+    lake.produce([b"broken"])
+    lake.send(range(6, 10))
+    lake.run()
+    lake.roll_to(before)
+
+
+@pytest.mark.parametrize("then", ["delivered", "not delivered"])
+def test_staying_changes_nothing_on_top_of_what_a_driver_did_meanwhile(
+    lake: Operated, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver delivers what the rollback removed, and more, while the operator reads what the command asks."""
+    rolled_back(lake)
+    lake.send(range(10, 15))
+
+    def read(*_: object, yes: bool) -> None:
+        assert yes
+        if then == "delivered":
+            lake.run()
+
+    monkeypatch.setattr("landonce.cli.state.decide.confirm", read)
+    said = command(lake, "state", "seek", "--stay", "--yes", code=int(then == "delivered"))
+    if then == "delivered":
+        assert "was taken over" in said
+    assert dead(lake) == ([5] if then == "delivered" else [])
+    lake.run()
+    assert lake.ids() == [*range(5), *(range(6, 10) if then == "delivered" else []), *range(10, 15)]
+    assert dead(lake) == ([5] if then == "delivered" else [])
+    assert not list((lake.folder / "dead").glob("*.skipping"))
+    verified(lake)
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+@pytest.mark.parametrize("way", ["stay", "forwards", "back"])
+def test_a_person_is_asked(lake: Operated, way: str, answer: str) -> None:
+    """Whoever answers no has changed nothing."""
+    rolled_back(lake)
+    words = ["--stay"]
+    if way != "stay":
+        lake.run()
+        lake.send(range(10, 12))
+        words = ["--to", "latest"]
+    if way == "back":
+        command(lake, "state", "seek", "--to", "latest", "--yes")
+        words = ["--to-offset", f"{lake.topic}:0:10"]
+    before = lake.held().metadata_location, sorted(path.name for path in (lake.folder / "dead").iterdir())
+    noted = lake.noted()
+    done = CliRunner().invoke(app, ["state", "seek", str(lake.file), *words], input=f"{answer}\n")
+    assert "Do it?" in done.output
+    assert (done.exit_code == 0) == (answer == "y"), done.output
+    after = lake.held().metadata_location, sorted(path.name for path in (lake.folder / "dead").iterdir())
+    assert (after == before) == (answer == "n")
+    assert lake.noted() == [*noted, *(["seek"] if answer == "y" else [])]
 
 
 def test_a_fan_out_goes_forwards_and_a_table_of_it_is_rolled_back(lake: Operated) -> None:

@@ -162,7 +162,7 @@ def site(
     sys.modules.pop("kept", None)
 
 
-def test_a_topic_made_anew_under_a_plan(
+def test_a_topic_made_again_under_a_plan(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(site.kafka, site.topic, numbered(5))

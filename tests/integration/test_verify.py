@@ -216,7 +216,7 @@ class TestBounds:
         exact.land([6])
         only(verify(exact, "--json"), "duplicated", "target", [(6, 7)])
 
-    def test_a_topic_made_anew_is_not_compared(self, exact, verify):
+    def test_a_topic_made_again_is_not_compared(self, exact, verify):
         exact.recreate_topic()
         said = verify(exact)
         assert said.code == 3

@@ -180,7 +180,7 @@ class LetterSnapshots(Snapshots):
         unfinished = super()._unfinished(world._replace(letters=letters | landed))
         if unfinished or world.halted:
             return unfinished
-        state, due = self._standing(world), self.topics.due(world.level, world.promised)
+        state, due = self._status(world), self.topics.due(world.level, world.promised)
         there = (due & ~self.topics.dead & ~self.topics.filtered | landed).bit_count(), letters.bit_count()
         if (state.totals.landed, state.totals.dead_lettered) != there:
             return f"blocks are left over, or the totals are not {there}"

@@ -29,7 +29,7 @@ SCENARIOS = (
         clock=3,
     ),
     Scenario("a replay that gets no answer", TOGETHER, Faults(lost=1, forget=1), dead=BOTH, starts=3, alive=1),
-    Scenario("a replay whose token is burnt", TOGETHER, Faults(burn=1, crash=1), dead=BOTH, starts=3, alive=1),
+    Scenario("a replay whose token is used up", TOGETHER, Faults(burn=1, crash=1), dead=BOTH, starts=3, alive=1),
     Scenario(
         "a replay, and the ledger does not answer",
         TOGETHER,

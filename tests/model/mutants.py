@@ -130,7 +130,7 @@ MUTANTS = (
     # ── a block with rows for several tables ──
     planted(
         "two tables share a token",
-        "two tables, a token is burnt, a driver dies",
+        "two tables, a token is used up, a driver dies",
         LOST,
         BLOCKS,
         'return token if table == block.table else hashlib.sha256(f"{token} {table}".encode()).hexdigest()',
@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     planted(
         "the probe of one table stands for all",
-        "two tables, a token is burnt, a driver dies",
+        "two tables, a token is used up, a driver dies",
         LOST,
         SETTLE,
         ONE_FOR_ALL,
@@ -279,7 +279,7 @@ MUTANTS = (
     # ── the probe ──
     planted(
         "the token is trusted: an acknowledged resend has landed",
-        "a token is burnt, twice",
+        "a token is used up, twice",
         LOST,
         SETTLE,
         "if settling.mode is Mode.FIRST and settling.sends == 1 and not settling.wary:",
@@ -287,7 +287,7 @@ MUTANTS = (
     ),
     planted(
         "what the second probe sees is ignored",
-        "a token is burnt, twice",
+        "a token is used up, twice",
         LOST,
         SETTLE,
         "return _done(settling, Fate.TOKEN_USED_UP)",
@@ -295,7 +295,7 @@ MUTANTS = (
     ),
     planted(
         "recovery writes as if for the first time",
-        "a token is burnt, twice",
+        "a token is used up, twice",
         LOST,
         BATCH,
         "policy.write(machine, Mode.RESOLVE)\n        if step is Step.LOOK:",
@@ -336,7 +336,7 @@ MUTANTS = (
     ),
     planted(
         "the token leaves out the generation",
-        "a token is burnt, twice",
+        "a token is used up, twice",
         halts("RowsNotKept"),
         BLOCKS,
         "        block.generation,\n    ]",
@@ -344,7 +344,7 @@ MUTANTS = (
     ),
     planted(
         "the token leaves out the lineage",
-        "restored, with a burnt token",
+        "restored, with a token that is used up",
         LOST,
         BLOCKS,
         "        identity.lineage,\n",
@@ -352,7 +352,7 @@ MUTANTS = (
     ),
     planted(
         "the lineage is the ledger's, not the plan's",
-        "restored, with a burnt token",
+        "restored, with a token that is used up",
         LOST,
         LEDGER,
         "version=state.version + 1, lineage=state.owner, pending=plan",
@@ -368,7 +368,7 @@ MUTANTS = (
     ),
     planted(
         "the next generation is not recorded",
-        "a token is burnt, twice",
+        "a token is used up, twice",
         ENDLESS,
         DEDUPLICATING,
         "machine.pending.regenerated(machine.used_up).rearmed",

@@ -17,8 +17,8 @@ SCENARIOS = (
     Scenario("a zombie, and the target forgets", TWO, Faults(lost=1, forget=1)),
     Scenario("workers outlive their driver", TWO, Faults(abandon=1, lost=1, forget=1), clock=5, part=20_000),
     Scenario("Spark runs a task again", TWO, Faults(rerun=1, crash=1, forget=1), part=20_000),
-    Scenario("a token is burnt, twice", TWO, Faults(burn=2, crash=1), clock=6, part=20_000),
-    Scenario("a token is burnt under a zombie", TWO, Faults(burn=1, lost=1, forget=1), clock=6, part=20_000),
+    Scenario("a token is used up, twice", TWO, Faults(burn=2, crash=1), clock=6, part=20_000),
+    Scenario("a token is used up under a zombie", TWO, Faults(burn=1, lost=1, forget=1), clock=6, part=20_000),
     Scenario("the server dies, inserts end in errors", TWO, Faults(server=1, refused=1, crash=1), clock=5, part=20_000),
     Scenario("the ledger does not answer", TWO, Faults(unsure=2, crash=1), starts=3, part=20_000),
     Scenario(
@@ -36,7 +36,7 @@ SCENARIOS = (
         clock=6,
     ),
     Scenario(
-        "two tables, a token is burnt, a driver dies",
+        "two tables, a token is used up, a driver dies",
         TWO,
         Faults(burn=1, crash=1),
         table_partitions=1,
@@ -53,7 +53,7 @@ SCENARIOS = (
         part=20_000,
     ),
     Scenario("the ledger is restored", TWO, Faults(crash=1, restore=1)),
-    Scenario("restored, with a burnt token", TWO, Faults(crash=1, burn=1, restore=1), part=20_000),
+    Scenario("restored, with a token that is used up", TWO, Faults(crash=1, burn=1, restore=1), part=20_000),
     Scenario("restored, with another cut", ((1,), (3,)), Faults(crash=1, restore=1), block_rows=2, part=20_000),
     Scenario(
         "restored twice over",

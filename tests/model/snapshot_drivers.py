@@ -228,7 +228,7 @@ class Drivers:
     def raised(self, world: Lake, agent: Agent, error: Exception) -> Lake | Violation:
         """A driver that halts has left; whether it was right to halt is judged here."""
         if isinstance(error, errors.RolledBack) and agent.number < LAST and self._rolls:
-            return self._anew(world, agent)
+            return self._again(world, agent)
         if not self._right(world, agent, error):
             return Violation(f"driver {agent.number} stopped without a reason: {type(error).__name__}: {error}")
         halted = type(error).__name__ if agent.number > LAST else world.halted
@@ -238,7 +238,7 @@ class Drivers:
     def _rolls(self) -> bool:
         return self.scenario.faults.rollback + self.scenario.faults.forward > 0
 
-    def _anew(self, world: Lake, agent: Agent) -> Lake:
+    def _again(self, world: Lake, agent: Agent) -> Lake:
         """From the beginning, because the table was rolled back."""
         before = self.drivers.values[agent.driver]
         driver, effect = self.core.batch.begin(before.policy)

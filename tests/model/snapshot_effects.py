@@ -208,7 +208,7 @@ class Effects(Drivers):
         if isinstance(effect, self.core.steps.Acquire) and not agent.done:
             yield f"{who}: loads", self._load(world, agent)
         elif isinstance(effect, self.core.steps.LookAtTables):
-            yield who, self._glance(world, agent)
+            yield who, self._check_owner(world, agent)
         elif agent.attempt is not None:
             yield from self.send(world, agent, who, lambda after, me: self._own_done(after, me, effect))
         elif agent.done == ("committed",):
@@ -231,7 +231,7 @@ class Effects(Drivers):
         done = (self.ledgers.of(state), self.ledgers.of(taken))
         return self.put(world, agent, agent._replace(done=done, expected=number))
 
-    def _glance(self, world: Lake, agent: Agent) -> Lake | Violation:
+    def _check_owner(self, world: Lake, agent: Agent) -> Lake | Violation:
         held, number = self.held(agent), self.tables.own(world.tables[0])
         try:
             if not held.fresh:

@@ -165,13 +165,13 @@ class Snapshots(Effects):
                 return f"in the end {self.topics.name(missing)} is not in table {self.scenario.tables[table]}"
         if due & self.topics.dead & ~world.letters:
             return f"in the end {self.topics.name(due & self.topics.dead & ~world.letters)} is not dead-lettered"
-        state = self._standing(world)
+        state = self._status(world)
         ends = tuple(end for end in self.topics.levels[world.level] if end >= 0)
         if tuple(each.committed for _, each in state.positions) != ends:
             return "in the end the committed position is not at the end of the topic"
         return ""
 
-    def _standing(self, world: Lake) -> Any:
+    def _status(self, world: Lake) -> Any:
         """The ledger's state."""
         if not self.scenario.own:
             return self.ledgers.values[world.ledger]

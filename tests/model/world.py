@@ -615,8 +615,8 @@ class Model:
         for at, rows in enumerate(parts):
             identity = job.token * 2 + at
             if rows and identity not in world.tokens:
-                burnt = self._spend(world, "burn")._replace(tokens=world.tokens | {identity})
-                yield f"{who}: the server dies between token and part {at}", self._kill(burnt, "LOST")
+                used_up = self._spend(world, "burn")._replace(tokens=world.tokens | {identity})
+                yield f"{who}: the server dies between token and part {at}", self._kill(used_up, "LOST")
 
     def _fault_steps(self, world: World) -> Iterator[Step]:
         for agent in world.drivers:

@@ -57,7 +57,7 @@ class Pushes(Transactions):
 
     def _own_steps(self, world: Sky, agent: Any, effect: Any, who: str) -> Iterator[Step]:
         if isinstance(effect, self.core.steps.LookAtClaims):
-            yield who, self._go_on(world, agent, self._standing(world, effect.plan.batch))
+            yield who, self._go_on(world, agent, self._status(world, effect.plan.batch))
         elif isinstance(effect, self.core.steps.Await):
             if world.clock > effect.deadline or all(row.state != "CLAIMED" for row in world.rows):
                 yield who, self._go_on(world, agent, None)
@@ -66,7 +66,7 @@ class Pushes(Transactions):
         else:
             yield who, self._leave(world, agent)
 
-    def _standing(self, world: Sky, batch: int) -> Any:
+    def _status(self, world: Sky, batch: int) -> Any:
         rows = tuple(self._push_row(row) for row in world.rows if row.batch == batch)
         return self.core.block_rows.PushRows(rows, world.clock)
 

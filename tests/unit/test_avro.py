@@ -70,9 +70,16 @@ def rows(writer: Any, values: list[bytes | None], *fields: Field, reader: Any = 
 # Every schema and value, against fastavro
 
 
+DECIMAL_DIGITS = {"logicalType": "decimal", "precision": 9, "scale": 2}
+
+
 def types(names: Any) -> st.SearchStrategy[Any]:
     plain = st.sampled_from(["boolean", "int", "long", "float", "double", "bytes", "string"])
     leaves = plain | st.builds(lambda size: {"type": "fixed", "name": next(names), "size": size}, st.integers(1, 20))
+    leaves |= st.builds(
+        lambda size: {"type": "fixed", "name": next(names), "size": size, **DECIMAL_DIGITS}, st.integers(4, 40)
+    )
+    leaves |= st.just({"type": "bytes", **DECIMAL_DIGITS})
     leaves |= st.builds(
         lambda count: {"type": "enum", "name": next(names), "symbols": [f"S{at}" for at in range(count)]},
         st.integers(1, 5),
@@ -105,6 +112,8 @@ def values_of(type_: Any) -> st.SearchStrategy[Any]:
             "bytes": st.binary(max_size=20),
             "string": st.text(max_size=20),
         }[type_]
+    if type_.get("logicalType") == "decimal":
+        return st.integers(-(10**9) + 1, 10**9 - 1).map(lambda each: Decimal(each).scaleb(-2))
     if type_["type"] == "fixed":
         return st.binary(min_size=type_["size"], max_size=type_["size"])
     if type_["type"] == "enum":
@@ -374,6 +383,17 @@ def test_decimals_of_every_length(value: int, precision: int) -> None:
         size = (value.bit_length() // 8) + 1 + padding
         raw = varint(size) + value.to_bytes(size, "big", signed=True)
         assert rows(schema, [raw]) == [{"x": Decimal(value)}]
+
+
+@pytest.mark.parametrize("size", [4, 16, 17, 40, 100])
+def test_a_short_record_with_a_fixed_decimal_is_a_reject(size: int) -> None:
+    """Also where all records of a block together are shorter than one of its decimals."""
+    schema = record(("x", logical("decimal", "fixed", name="F", size=size, precision=9)))
+    whole = (-12).to_bytes(size, "big", signed=True)
+    cut = "field 'x' is cut off: the record ends inside it"
+    for short in (b"", b"\0", whole[1:]):
+        assert rows(schema, [short]) == [cut]
+        assert rows(schema, [short, whole, short]) == [cut, {"x": Decimal(-12)}, cut]
 
 
 DOES_NOT_FIT = object()
@@ -662,6 +682,32 @@ def test_any_value_as_json_text() -> None:
     assert row == {"l": [{"b": b"\xff", "m": '{"\\"é":0.5}'}]}
 
 
+def test_a_record_without_fields_is_json_text() -> None:
+    """And no other column: then its records are rejected, or nothing starts."""
+    empty = record(name="Heartbeat")
+    schema = record(("id", "int"), ("payload", empty))
+    column = Field("payload", JSON)
+    assert rows(schema, [body(schema, {"id": 1, "payload": {}})], column) == [{"payload": "{}"}]
+    nested = record(
+        ("payload", record(("beat", ["null", empty]), ("seen", {"type": "array", "items": "Heartbeat"}), name="I"))
+    )
+    value = {"payload": {"beat": {}, "seen": [{}, {}]}}
+    nothing = {"payload": {"beat": None, "seen": []}}
+    assert rows(nested, [body(nested, value), body(nested, nothing)], column) == [
+        {"payload": '{"beat":{},"seen":[{},{}]}'},
+        {"payload": '{"beat":null,"seen":[]}'},
+    ]
+    union = record(("payload", ["null", empty, record(("x", "int"), name="Other")]))
+    bodies = [body(union, {"payload": each}) for each in (None, ("Heartbeat", {}), ("Other", {"x": 1}))]
+    assert rows(union, bodies, column) == [
+        {"payload": None},
+        {"payload": '{"Heartbeat":{},"Other":null}'},
+        {"payload": '{"Heartbeat":null,"Other":{"x":1}}'},
+    ]
+    with pytest.raises(ConfigError, match="Heartbeat is a record without fields, which no column holds"):
+        Avro((json.dumps(nested),)).fields([])
+
+
 # A reader's schema
 
 
@@ -693,6 +739,20 @@ def test_what_avro_does_not_promote_is_refused(wrote: str, wanted: str) -> None:
         TypeError, match=f"field 'x' is (an? )?{wrote} in its own schema, and (an? )?{wanted} in the reader's"
     ):
         rows(record(("x", wrote)), [], reader=record(("x", wanted)))
+
+
+@pytest.mark.parametrize("wrote", ["string", "bytes", logical("uuid", "string")])
+def test_a_readers_uuid_is_text_only_where_the_writers_is(wrote: Any) -> None:
+    writer, reader = record(("x", wrote)), record(("x", logical("uuid", "string")))
+    raw = varint(36) + str(ID).upper().encode()
+    assert rows(writer, [raw], Field("x", pa.string()), reader=reader) == [{"x": str(ID).upper()}]
+
+
+@pytest.mark.parametrize("wrote", ["int", "long", "double", "boolean", {"type": "fixed", "name": "F", "size": 4}])
+def test_another_type_does_not_become_the_text_of_a_readers_uuid(wrote: Any) -> None:
+    writer, reader = record(("x", wrote)), record(("x", logical("uuid", "string")))
+    with pytest.raises(TypeError, match=r"field 'x' is .* in its own schema, and a string in the reader's"):
+        rows(writer, [b"\6abc"], Field("x", pa.string()), reader=reader)
 
 
 def test_aliases_defaults_order_and_enums_are_resolved_as_fastavro_does() -> None:

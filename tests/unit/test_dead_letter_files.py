@@ -456,6 +456,22 @@ def test_a_drop_that_was_stopped_takes_away_no_account_of_a_replay_since(
     assert listed.with_suffix(".dropped").exists()
 
 
+@pytest.mark.parametrize("decided", [True, False])
+def test_letters_of_records_that_are_skipped_go_only_once_the_journal_says_so(tmp_path: Path, decided: bool) -> None:
+    """The command was killed after its commit, or before it. Of another command's file, nobody knows yet."""
+    name = staged(tmp_path, PLAN, 0, [letter(3), letter(7)])
+    publish(tmp_path, PLAN, [name])
+    listed = replay.list_skipped(tmp_path, "clicks", [Range(Partition("t", 0), 5, 9)], HELD)
+    assert offsets(tmp_path) == [3, 7]
+    journal = [Note("now", "seek", f"{listed.stem} lists their places.")] if decided else []
+    letters = Letters(tmp_path, "clicks", lambda: tuple(journal))
+    letters.settle_left(HELD)
+    assert (offsets(tmp_path), listed.exists()) == (([3], False) if decided else ([3, 7], True))
+    letters.begin()
+    letters.settle_left(HELD, owner=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name], "and nothing else is left"
+
+
 def test_what_a_driver_staged_of_a_plan_that_it_gave_up_goes_once_its_records_were_read_again(tmp_path: Path) -> None:
     """It was killed before it discarded them. The records may be gone by then, so nothing goes before."""
     left = tmp_path / (staged(tmp_path, PLAN, 0, [letter(3), letter(50)]) + ".staged")

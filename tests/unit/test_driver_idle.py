@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
+from landonce.engine.pipeline import assembled
 from landonce.errors import Stalled, TargetUnavailable
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.packing import Pace
+from landonce.sinks.parts import open_parts
+from landonce.sinks.pipeline_file import parse
 
 
 class Waits:
@@ -59,3 +63,20 @@ def test_what_it_does_while_idle_may_fail_only_up_to_stall() -> None:
     driver._state, driver.while_idle = LedgerState("p", lineage="l"), fails
     with pytest.raises(Stalled, match="the store is read-only"):
         driver._waiting.until(driver._idle)
+
+
+@pytest.mark.parametrize(
+    ("sink", "interval"),
+    [
+        ("sql: {url: 'sqlite:///t.db', table: t}", 1.0),
+        ("iceberg: {catalog: {uri: 'sqlite:///c.db', warehouse: w}, table: db.t}", 60.0),
+        ("iceberg: {catalog: {uri: 'sqlite:///c.db', warehouse: w}, table: db.t}\nbatch: {interval: 5s}", 5.0),
+    ],
+)
+def test_the_interval_of_a_file_without_one_suits_its_sink(tmp_path: Path, sink: str, interval: float) -> None:
+    """A batch into Iceberg is a snapshot and small files: one a minute."""
+    source = "kafka: {bootstrap_servers: '127.0.0.1:1', topics: [t], schema: n INT}"
+    parts = open_parts(parse(f"pipeline: p\nsource: {{{source}}}\nsink:\n  {sink}\n", tmp_path / "p.yaml"))
+    workers: Any = SimpleNamespace(start=None, finished=None)
+    driver = assembled(parts, workers, workers, Silent())
+    assert driver.pace.batch.interval == interval

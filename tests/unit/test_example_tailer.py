@@ -68,7 +68,7 @@ def test_a_new_file_with_the_inode_of_an_old_one_is_read_whole(
 
 
 @pytest.mark.parametrize("now", [["header"], ["header", "b1", "b22"]], ids=["shorter", "longer"])
-def test_a_file_that_was_written_anew_with_the_same_first_line_is_refused(
+def test_a_file_that_was_written_again_with_the_same_first_line_is_refused(
     tail: Any, once: landonce.ExactlyOnceSink, now: list[str]
 ) -> None:
     write("header", "a1", "a2")

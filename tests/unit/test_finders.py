@@ -13,7 +13,7 @@ import pytest
 from landonce.engine.spark.finders import sparing
 
 
-def test_after_a_task_no_zip_is_read_anew_and_its_modules_are_found(
+def test_after_a_task_no_zip_is_read_again_and_its_modules_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "some.zip"

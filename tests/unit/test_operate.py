@@ -172,7 +172,7 @@ class TestAcceptGap:
 
 
 class TestRebase:
-    def test_a_recreated_topic_begins_anew_under_a_label(self):
+    def test_a_recreated_topic_begins_again_under_a_label(self):
         old = ledger({P0: (0, 10), P1: (0, 20), Q0: (0, 5)})
         decision = rebase(old, view({P0: (2, 4), Q0: (0, 9)}, t="NEWID-of-t"), NOTHING_HELD, "operator")
         assert decision.new.positions == ((P0, Position(2, 2)), (Q0, Position(0, 5)))
@@ -395,7 +395,7 @@ class TestAcceptGapInAFanOut:
             accept_gap(old, self.SOURCE, "operator", stands(old, carrying("a", 2, {P0: 6}, latest=7)))
 
 
-class TestStanding:
+class TestStatus:
     def test_a_lost_ledger_is_what_the_tables_say(self):
         lost = LedgerState("p", lineage="lineage", epoch=1, owner="driver", version=1)
         a = carrying("a", 7, {P0: 10}, started=((P0, 8),))

@@ -14,7 +14,7 @@ def test_the_first_blocks_are_small_where_no_record_could_be_seen() -> None:
     assert limits.max_rows * 64 * 1024 <= Batch().max_bytes
 
 
-def test_a_glimpse_of_the_records_leaves_room_for_larger_ones_and_counts_until_a_batch_was_seen() -> None:
+def test_a_sample_of_the_records_leaves_room_for_larger_ones_and_counts_until_a_batch_was_seen() -> None:
     seen = pace()
     seen.sampled(100_000)
     assert seen.limits().block_rows * 200_000 <= Batch().block_bytes

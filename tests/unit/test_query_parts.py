@@ -131,7 +131,7 @@ class TestNames:
             assert pickle.loads(pickle.dumps(made)) == made
             assert "s3cret-pw" not in repr(made)
 
-    def test_a_copy_of_the_function_begins_anew_and_spark_connect_is_refused(self, tmp_path: Path) -> None:
+    def test_a_copy_of_the_function_begins_again_and_spark_connect_is_refused(self, tmp_path: Path) -> None:
         once = landonce.exactly_once(landonce.sql(f"sqlite:///{tmp_path / 'db'}", "t"), name="q")
         copied = pickle.loads(pickle.dumps(once))
         with pytest.raises(errors.QueryRefused, match="Spark Connect"):

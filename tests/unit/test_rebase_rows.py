@@ -165,7 +165,7 @@ class TestWhatStays:
         assert (new.labels, new.committed()) == ((), {P0: 10, P1: 20})
         bind(new, beyond, Start.EARLIEST)
 
-    def test_a_topic_that_is_made_anew_takes_the_labels_of_its_partitions_with_it(self):
+    def test_a_topic_that_is_made_again_takes_the_labels_of_its_partitions_with_it(self):
         old = replace(ledger(None), labels=(("t[1]", "t@id-of-t-"), ("u[0]", "u@x")))
         again = replace(source({P0: 3, P1: 3}), topic_ids=(("t", "ANOTHER-ID"),))
         new = rebase(old, again, TargetView(()), "operator").new

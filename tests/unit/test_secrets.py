@@ -89,7 +89,7 @@ def test_yaml_that_is_broken_beside_a_password(tmp_path):
     assert clean(str(refused.value))
 
 
-def test_passwords_in_urls_without_being_told():
+def test_passwords_in_urls_without_being_named():
     assert redact("no http://me:hunter2@host/db there") == "no http://me:***@host/db there"
     assert redact("postgresql+psycopg://u:p@ss@h/d") == "postgresql+psycopg://u:***@h/d"
     assert redact("http://me:a/b@c@host/db") == "http://me:***@host/db"

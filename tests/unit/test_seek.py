@@ -20,6 +20,7 @@ from landonce.protocol.operate import (
     counted_in,
     counted_ranges,
     kept_notes,
+    kept_ranges,
     rebase,
     resume,
     seek,
@@ -58,7 +59,7 @@ def test_back_with_rows_removed_is_marked_until_the_position_has_moved() -> None
     new = found.decision.new
     assert dict(new.positions) == {P: Position(1, 1), Q: Position(5, 9)}
     assert (new.pending, new.version, new.batch) == (None, found.marked.version + 1, 5)
-    assert found.decision.does == ("Delivered again: t[0] [1, 20).",)
+    assert found.decision.does == ("Delivered again: t[0] [1, 20).", "Removed: t[0] [1, 30).")
     assert "At most 19 records are delivered again." in found.decision.costs
     with pytest.raises(errors.PlanPending, match=r"interrupted while it removed rows \(t\[0\] to 1\)") as caught:
         raise interrupted(found.marked.pending)
@@ -122,9 +123,75 @@ def test_forwards_skips_and_says_so() -> None:
         seek(STATE, VIEW, {P: 20}, "op", NEITHER, remove=False)
     found = seek(STATE, VIEW, {P: 20, Q: 9}, "op", REMOVES, remove=True)
     assert found.removed == (Range(P, 20, 30),)
-    assert found.decision.does == ("The position stays where it is.",)
-    assert resume(found.marked or STATE, "o").decision.does == ("The position stays where it is.",)
+    assert found.decision.does == ("The position stays where it is.", "Removed: t[0] [20, 30).")
+    assert resume(found.marked or STATE, "o").decision.does == found.decision.does
     assert seek(STATE, VIEW, {P: 30}, "op", REMOVES, remove=True).marked is None, "nothing can be there"
+
+
+class Moves:
+    """One position that operators move, and the journal that they leave. All records but those that were skipped have rows."""
+
+    def __init__(self, state: LedgerState = STATE) -> None:
+        self.state, self.journal = state, list[Note]()
+
+    def to(self, offset: int, *, remove: bool = False, partition: Partition = P) -> Seeking:
+        before, kept = skipped_ranges(self.journal), kept_ranges(self.journal)
+        found = seek(self.state, VIEW, {partition: offset}, "op", ALL, remove=remove, before=before, kept=kept)
+        self.journal.append(found.decision.note())
+        self.state = found.decision.new
+        return found
+
+    def run(self, offset: int) -> None:
+        self.state = replace(self.state, positions=((P, Position(0, offset)), self.state.positions[1]))
+
+
+def test_forwards_over_rows_that_were_kept_gives_them_back() -> None:
+    """They are there, so they are not skipped. They count again, and an audit expects them."""
+    moves = Moves()
+    assert moves.to(3).decision.does[1:] == ("Stays in the target, but for what was filtered: t[0] [3, 20).",)
+    found = moves.to(24)
+    assert found.decision.does == ("Skipped: t[0] [20, 24).", "Counted again: t[0] [3, 20).")
+    assert (found.regained, found.filtered, found.decision.lost) == ((Range(P, 3, 20),), True, (Range(P, 20, 24),))
+    assert "17 records are counted again" in found.decision.costs[1]
+    assert uncounted(found, Totals(-14, -2, -1)).decision.new.totals == STATE.totals.plus(Totals(14, 2, 1))
+    assert (skipped_ranges(moves.journal), kept_ranges(moves.journal)) == ((Range(P, 20, 24),), {})
+    with pytest.raises(errors.SeekRefused, match="twice"):
+        seek(moves.state, VIEW, {P: 3}, "op", REMOVES, remove=False, before=skipped_ranges(moves.journal))
+
+
+def test_only_what_is_there_is_given_back() -> None:
+    """Not what a run landed since, what was skipped before, what lies before the first offset ever covered, or what was removed."""
+    moves = Moves(replace(STATE, totals=Totals(20, 3)))
+    moves.to(24)
+    moves.to(0)
+    assert kept_ranges(moves.journal) == {Range(P, 3, 20): False}
+    moves.run(8)
+    found = moves.to(22)
+    assert (found.regained, found.filtered) == ((Range(P, 8, 20),), False)
+    assert skipped_ranges(moves.journal) == (Range(P, 20, 22),)
+    moves.to(6)
+    moves.to(10, remove=True)
+    assert moves.to(14).decision.does == ("Skipped: t[0] [10, 14).",), "its rows were removed"
+    moves = Moves()
+    moves.to(4)
+    moves.to(4, remove=True)
+    assert moves.to(20).regained == ()
+    moves = Moves()
+    moves.to(5, partition=Q)
+    assert kept_ranges(moves.journal) == {Range(Q, 5, 9): True}
+    assert moves.to(25).filtered is False, "another partition"
+
+
+def test_what_was_interrupted_gives_back_the_same() -> None:
+    moves = Moves()
+    moves.to(4)
+    kept = kept_ranges(moves.journal)
+    found = seek(moves.state, VIEW, {P: 12, Q: 6}, "op", ALL, remove=True, kept=kept)
+    assert found.regained == (Range(P, 4, 12),)
+    assert found.removed == (Range(P, 12, 30), Range(Q, 6, 9))
+    again = resume(uncounted(found, Totals(-6, 1)).marked or STATE, "op2", kept)
+    assert again.decision.does == found.decision.does
+    assert again.decision.new.totals == moves.state.totals.plus(Totals(6, -1))
 
 
 def test_what_cannot_be_meant() -> None:
@@ -203,19 +270,30 @@ def test_a_rebase_forgets_what_was_skipped_of_the_topics_that_it_names() -> None
     assert len(skipped_ranges([skip, moved.note()])) == 3, "the same topics, in a cluster that has another id"
 
 
+WORDS = (
+    "Skipped",
+    "Delivered again",
+    "Counted again",
+    "Removed",
+    "Stays in the target",
+    "Stays in the target, but for what was filtered",
+)
+
+
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["Skipped", "Delivered again"]), st.integers(0, 9), st.integers(1, 5)), max_size=12
-    ),
+    st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 9), st.integers(1, 5)), max_size=12),
     st.integers(1, 4),
 )
-def test_whatever_notes_are_dropped_the_same_is_skipped(moves: list[tuple[str, int, int]], most: int) -> None:
+def test_whatever_notes_are_dropped_the_same_is_skipped_and_kept(moves: list[tuple[str, int, int]], most: int) -> None:
     notes = [Note(f"t{at}", "seek", f"{kind}: {Range(P, at, at + span)}.") for kind, at, span in moves]
     kept: tuple[Note, ...] = ()
     for each in notes:
         kept = kept_notes((*kept, each), most)
     assert {at for each in skipped_ranges(kept) for at in range(each.first, each.end)} == {
         at for each in skipped_ranges(notes) for at in range(each.first, each.end)
+    }
+    assert {(at, some) for each, some in kept_ranges(kept).items() for at in range(each.first, each.end)} == {
+        (at, some) for each, some in kept_ranges(notes).items() for at in range(each.first, each.end)
     }
     assert kept[-most:] == tuple(notes[-most:])
     assert len(kept) <= most + 1

@@ -105,7 +105,7 @@ def test_another_map_is_another_target_and_another_password_is_not(other: dict[s
 
 
 class OneShard:
-    """A server that answers as it is told, and remembers what it was asked."""
+    """A server that answers as it was set up to, and remembers what it was asked."""
 
     def __init__(self, now: int = 0, end: int = 0, replies: Sequence[Reply] = ()) -> None:
         self.clock, self.end, self.replies = now, end, [*replies]

@@ -63,7 +63,7 @@ def test_the_same_topics_pass(brokers: Brokers) -> None:
     assert brokers.asked == [("t", "u")], "one request for all"
 
 
-def test_a_topic_made_anew_halts_with_the_way_on(brokers: Brokers) -> None:
+def test_a_topic_made_again_halts_with_the_way_on(brokers: Brokers) -> None:
     brokers.ids["t"] = NEW
     with pytest.raises(TopicRecreated, match=f"'t'.*{OLD}.*{NEW}") as caught:
         broker.require_same({"u": OLD.lower(), "t": OLD}, OPTIONS)

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import groupby, zip_longest
 from pathlib import Path
+
+import typer
 
 from landonce.cli.command import accept_operations_of, confirm, opened, operating, operations_of, out
 from landonce.clock import milliseconds
@@ -28,7 +32,6 @@ from landonce.protocol.ranges import Partition, Range, without
 from landonce.protocol.source import SourceView, Start, StartAt
 from landonce.protocol.start import begin_since
 from landonce.protocol.target import TargetView
-from landonce.read.kafka.records import WithoutRanges
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations
 
 
@@ -190,17 +193,22 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
             _stay(target, file, yes=yes)
             return
         state, config = target.required(seeking=True), target.parts.config
-        Letters(config.dead_letters.path, config.pipeline, target.parts.ledger.journal).settle_left(state)
+        _letters(target).settle_left(state)
+        kept = operate.kept_ranges(target.parts.ledger.journal())
         if goal.resume:
             if state.pending is None or state.pending.kind is not Kind.SEEK:
                 raise NothingToDo("no seek was interrupted.", safe=UNCHANGED, command="landonce run {file}")
-            seeking = operate.resume(state, _new_owner())
+            seeking = operate.resume(state, _new_owner(), kept)
         else:
             view = target.parts.source()
             to = goal.of(target, state, view)
             before = operate.skipped_ranges(target.parts.ledger.journal())
-            seeking = operate.seek(state, view, to, _new_owner(), target.able(), remove=remove, before=before)
-            seeking = operate.uncounted(seeking, _counted(target, state, seeking.decision.new))
+            seeking = operate.seek(
+                state, view, to, _new_owner(), target.able(), remove=remove, before=before, kept=kept
+            )
+            forgotten = _counted(target, state, operate.counted_ranges(state, seeking.decision.new), state.totals)
+            regained = _counted(target, state, seeking.regained, Totals(filtered=int(seeking.filtered)))
+            seeking = operate.uncounted(seeking, forgotten.minus(regained))
         costs = (*seeking.decision.costs, "A driver of this pipeline that still runs ends with exit code 4.")
         confirm(seeking.decision.does, costs, yes=yes)
         target.carry_out(state, seeking, partial(replay.remove, config.dead_letters.path, config.pipeline))
@@ -208,26 +216,33 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
 
 
 def _stay(target: Operations, file: Path, *, yes: bool) -> None:
-    """The letters of what stays removed go first: a command that is killed then can be given again, and a driver that starts instead
-    delivers their records again."""
-    choice, config = target.stay(_new_owner()), target.parts.config
-    gone = [replace(each, partition=choice.state.labelled(each.partition)) for each in choice.decision.lost]
-    letters = dead_letters.count_within(config.dead_letters.path, config.pipeline, gone)
+    """The letters of what stays removed are listed before the ledger says so, and go after it: whoever is faster keeps them."""
+    config, letters = target.parts.config, _letters(target)
+    if (seen := target.load(target.observed)) is not None:
+        letters.settle_left(seen)
+    choice = target.stay(_new_owner())
+    decision = choice.decision
+    gone = [replace(each, partition=choice.state.labelled(each.partition)) for each in decision.lost]
+    count = dead_letters.count_within(config.dead_letters.path, config.pipeline, gone)
+    if not count:
+        _decide(target, file, choice, yes=yes)
+        return
+    listed = replay.list_skipped(config.dead_letters.path, config.pipeline, gone, decision.new)
+    said = f"{count:,} dead letters of these records are removed; {listed.stem} lists their places."
+    choice = replace(choice, before=letters.begin, decision=replace(decision, does=(*decision.does, said)))
+    try:
+        _decide(target, file, choice, yes=yes)
+    except typer.Abort:
+        listed.unlink(missing_ok=True)
+        raise
+    letters.settle_left(decision.new, owner=True)
 
-    def remove_letters() -> None:
-        dead_letters.remove(config.dead_letters.path, config.pipeline, gone)
 
-    choice = replace(choice, before=remove_letters)
-    _decide(
-        target, file, choice, yes=yes, also=f"{letters} dead letters of these records are removed." if letters else ""
-    )
-
-
-def _counted(target: Operations, state: LedgerState, new: LedgerState) -> Totals:
-    """What the totals hold of records that are delivered again. They are read only where the target and the letters leave it open."""
+def _counted(target: Operations, state: LedgerState, ranges: tuple[Range, ...], had: Totals) -> Totals:
+    """What the totals hold of these ranges, or held of them. Their records are read only where the target and the letters leave it open.
+    `had`: as in `counted_in`."""
     config, skipped = target.parts.config, operate.skipped_ranges(target.parts.ledger.journal())
-    again = operate.counted_ranges(state, new)
-    pieces = [piece for each in again for piece in without(each, skipped)]
+    pieces = [piece for each in ranges for piece in without(each, skipped)]
     if not pieces:
         return Totals()
     labelled = [replace(each, partition=state.labelled(each.partition)) for each in pieces]
@@ -236,8 +251,14 @@ def _counted(target: Operations, state: LedgerState, new: LedgerState) -> Totals
     if rows + letters == most:
         return Totals(rows, letters)
     out.print(f"Reading at most {most} records, to count them ...")
-    read = sum(len(each.offsets) for each in WithoutRanges(target.parts.records, skipped).read(again))
-    return operate.counted_in(state.totals, read, rows, letters)
+    return operate.counted_in(had, _read(target, pieces), rows, letters)
+
+
+def _read(target: Operations, ranges: Iterable[Range]) -> int:
+    """How many records Kafka has there. One range of a partition is read at a time."""
+    pieces = [list(some) for _, some in groupby(sorted(ranges), key=lambda each: each.partition)]
+    together = (tuple(each for each in some if each is not None) for some in zip_longest(*pieces))
+    return sum(len(found.offsets) for some in together for found in target.parts.records.read(some))
 
 
 def state_table(name: str | None, *, asked: bool) -> str | None:
@@ -267,11 +288,8 @@ def _suits(target: Operations, command: str) -> None:
 def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: str = "") -> None:
     """Explains, asks, and changes the ledger. If a driver changed it in the meantime, this raises `Fenced` and does nothing.
     Staged dead letters of a plan that is given up count from then on: the plan is never written again."""
-    config, ledger, decision = target.parts.config, choice.state, choice.decision
-    parts = target.parts
-    letters = Letters(
-        config.dead_letters.path, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config)
-    )
+    ledger, decision = choice.state, choice.decision
+    letters = _letters(target)
     letters.settle_left(ledger)
     given_up = ledger.pending is not None and decision.new.pending is None
     if given_up:
@@ -281,12 +299,17 @@ def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: 
     if choice.before is not None:
         choice.before()
     if choice.change is not None:
-        choice.change()
+        choice.change(decision)
     else:
         target.change(ledger, decision)
     if given_up:
         letters.publish_given_up(ledger, decision.new)
     _done(decision, file)
+
+
+def _letters(target: Operations) -> Letters:
+    config, ledger = target.parts.config, target.parts.ledger
+    return Letters(config.dead_letters.path, config.pipeline, ledger.journal, ledger.load, LetterTopic.of(config))
 
 
 def _done(decision: Decision, file: Path) -> None:

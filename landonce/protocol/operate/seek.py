@@ -8,7 +8,8 @@
                         are changed by keys        refused: the table holds later versions than the position says
                         are none: all was skipped  move: the skip is taken back
     at the old one      are removed first          what lies at and above the position goes; the position stays
-    ahead of the old    stay                       move: what is skipped is never delivered, and the journal says so
+    ahead of the old    stay                       move: what is skipped is never delivered, and the journal says so; what an earlier
+                                                   move back left in the target is counted again, for it is there
 
 While rows are removed, the position is not true: it says that they are there. So a marker is pending, with the new position in it, from
 before the first row goes until the position has moved. Every driver refuses to start meanwhile (`batch`), and the next `state seek` does
@@ -21,6 +22,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from landonce.errors import NothingToDo, PlanPending, SeekRefused
 from landonce.protocol.blocks import Kind, Plan
@@ -59,6 +61,10 @@ class Seeking:
     """What the ledger says while rows are removed. None: none are."""
     removed: tuple[Range, ...]
     """Rows and dead letters of these go first."""
+    regained: tuple[Range, ...] = ()
+    """What the target holds of these stayed when the position went back. It counts again."""
+    filtered: bool = False
+    """Some of their records were filtered."""
 
 
 def seek(
@@ -70,14 +76,15 @@ def seek(
     *,
     remove: bool,
     before: Iterable[Range] = (),
+    kept: Mapping[Range, bool] = MappingProxyType({}),
 ) -> Seeking:
     """Moves these partitions to these offsets. `remove`: rows at and above them go first. `before`: what operators skipped, of which no
-    target holds anything."""
+    target holds anything. `kept`: as of `kept_ranges`."""
     if state.pending is not None:
         raise _pending(state.pending)
     same_source(state, view)
     _within(state, view, to)
-    again, skipped = _again(state, to), _skipped(state, to)
+    again, (skipped, regained, filtered) = _again(state, to), _passed(state, to, kept)
     there = tuple(piece for each in again for piece in without(each, before))
     if there and able.keyed and (remove or not able.versioned):
         raise SeekRefused(
@@ -101,39 +108,43 @@ def seek(
             safe="Nothing was changed.",
             command=able.instead if able.no_removal else "landonce state seek {file} … --remove-rows",
         )
-    if not again and not skipped and not remove:
+    if not again and not skipped and not regained and not remove:
         raise NothingToDo("the pipeline is there already.", safe="Nothing was changed.", command="landonce run {file}")
     removed = _above(state, view, to) if remove else ()
-    does = (*(f"Delivered again: {each}." for each in again), *(f"Skipped: {each}." for each in skipped))
     moved = replace(taken(state, owner), positions=_moved(state, to), lately=Totals())
-    decision = Decision("seek", moved, does or (_STAYS,), _costs(again, skipped, there, remove=remove), skipped)
+    stays = () if remove else [left for each in counted_ranges(state, moved) for left in without(each, before)]
+    does = (*_does(again, skipped, regained), *_said(_KEPT_IN_PART if state.totals.filtered else _KEPT, stays))
+    costs = _costs(again, skipped, there, regained, remove=remove)
+    decision = Decision("seek", moved, (*(does or (_STAYS,)), *_said(_REMOVED, removed)), costs, skipped)
     if not removed:
-        return Seeking(decision, None, ())
+        return Seeking(decision, None, (), regained, filtered)
     marker = Plan(state.batch + 1, (), to_text(to, removed), 0, Kind.SEEK)
     marked = replace(taken(state, owner), pending=marker, batch=marker.batch)
     new = replace(moved, version=marked.version + 1, batch=marker.batch)
-    return Seeking(replace(decision, new=new), marked, removed)
+    return Seeking(replace(decision, new=new), marked, removed, regained, filtered)
 
 
-def resume(state: LedgerState, owner: str) -> Seeking:
-    """What an earlier command decided and did not get to finish. It decides nothing: some rows may be gone already."""
+def resume(state: LedgerState, owner: str, kept: Mapping[Range, bool] = MappingProxyType({})) -> Seeking:
+    """What an earlier command decided and did not get to finish. It decides nothing: some rows may be gone already. `kept`: as of
+    `kept_ranges`."""
     if state.pending is None or state.pending.kind is not Kind.SEEK:
         raise ValueError("no seek is pending")
     to, removed = from_text(state.pending.fingerprint)
     marked = taken(state, owner)
     new = replace(marked, version=marked.version + 1, positions=_moved(state, to), pending=None, lately=Totals())
     new = _uncounted(new, Totals(*json.loads(state.pending.fingerprint)["totals"]))
-    again, skipped = _again(state, to), _skipped(state, to)
-    does = (*(f"Delivered again: {each}." for each in again), *(f"Skipped: {each}." for each in skipped))
+    again, (skipped, regained, _) = _again(state, to), _passed(state, to, kept)
+    does = (*(_does(again, skipped, regained) or (_STAYS,)), *_said(_REMOVED, removed))
     costs = (
         "An earlier `landonce state seek` was interrupted: this finishes it.",
-        *_costs(again, skipped, again, remove=True),
+        *_costs(again, skipped, again, regained, remove=True),
     )
-    return Seeking(Decision("seek", new, does or (_STAYS,), costs, skipped), marked, removed)
+    return Seeking(Decision("seek", new, does, costs, skipped), marked, removed)
 
 
 def uncounted(seeking: Seeking, totals: Totals) -> Seeking:
-    """The same, where the totals forget what is delivered again: it is counted when it lands again."""
+    """The same, where the totals forget these: what is delivered again is counted when it lands again. What counts again is taken away from
+    them."""
     new, marked = _uncounted(seeking.decision.new, totals), seeking.marked
     counts = totals.listed
     if marked is not None and marked.pending is not None:
@@ -173,35 +184,69 @@ def stay(state: LedgerState, last: LedgerState, owner: str) -> Decision:
         raise NothingToDo("the table was not rolled back.", safe="Nothing was changed.", command="landonce run {file}")
     new = replace(taken(state, owner), positions=_moved(state, to))
     does = ("The table stays as the rollback left it.", *(f"Skipped: {each}." for each in skipped))
-    return Decision("seek", new, does, _costs((), skipped, (), remove=False), skipped)
+    return Decision("seek", new, does, _costs((), skipped, (), (), remove=False), skipped)
 
 
-_LINE = re.compile(r"(Skipped|Delivered again): (\S+)\[(\d+)\] \[(\d+), (\d+)\)\.")
+_AGAIN, _SKIPPED, _REGAINED, _REMOVED = "Delivered again", "Skipped", "Counted again", "Removed"
+_KEPT, _KEPT_IN_PART = "Stays in the target", "Stays in the target, but for what was filtered"
+_LINE = re.compile(
+    rf"({'|'.join((_AGAIN, _SKIPPED, _REGAINED, _REMOVED, _KEPT, _KEPT_IN_PART))}): (\S+)\[(\d+)\] \[(\d+), (\d+)\)\."
+)
 _REBASED = re.compile(r"Topic '([^']+)' has another id now|(\S+\[\d+\]) (?:is gone:|ends at \d+,)")
 
 
 def skipped_ranges(journal: Iterable[Note]) -> tuple[Range, ...]:
-    """What operators skipped and nobody has asked for since. A rebase makes other offsets of the topics and partitions that it names."""
-    found: list[Range] = []
+    """What operators skipped and nobody has asked for since."""
+    return tuple(sorted(each for each, word in _last_words(journal) if word == _SKIPPED))
+
+
+def kept_ranges(journal: Iterable[Note]) -> dict[Range, bool]:
+    """What stayed in the target when operators went back behind it; whether some of its records were filtered. Above the position, nothing
+    of it is counted."""
+    return {each: word == _KEPT_IN_PART for each, word in _last_words(journal) if word in (_KEPT, _KEPT_IN_PART)}
+
+
+def _last_words(journal: Iterable[Note]) -> list[tuple[Range, str]]:
+    """What was decided last of each offset. A rebase makes other offsets of the topics and partitions that it names."""
+    found: list[tuple[Range, str]] = []
     for note in journal:
         if note.action == "rebase":
             gone = {name for names in _REBASED.findall(note.detail) for name in names}
-            found = [each for each in found if gone.isdisjoint((each.partition.topic, str(each.partition)))]
-        for kind, topic, number, first, end in _LINE.findall(note.detail) if note.action == "seek" else ():
+            found = [each for each in found if gone.isdisjoint((each[0].partition.topic, str(each[0].partition)))]
+        for word, topic, number, first, end in _LINE.findall(note.detail) if note.action == "seek" else ():
             each = Range(Partition(topic, int(number)), int(first), int(end))
-            found = [piece for old in found for piece in without(old, (each,))]
-            if kind == "Skipped":
-                found.append(each)
-    return tuple(sorted(found))
+            found = [(piece, before) for old, before in found for piece in without(old, (each,))]
+            found.append((each, word))
+    return found
 
 
 def kept_notes(journal: Sequence[Note], most: int) -> tuple[Note, ...]:
-    """The last notes, where no more are kept. What older ones skip stays skipped: one note before the others says it."""
+    """The last notes, where no more are kept. What older ones skip stays skipped, and what they left in the target is there: one note before
+    the others says it."""
     older, last = journal[:-most], tuple(journal[-most:])
-    skipped = skipped_ranges(older)
-    if not skipped:
-        return last
-    return (Note(older[-1].at, "seek", " ".join(f"Skipped: {each}." for each in skipped)), *last)
+    words = [
+        f"{word}: {each}." for each, word in sorted(_last_words(older)) if word in (_SKIPPED, _KEPT, _KEPT_IN_PART)
+    ]
+    return (Note(older[-1].at, "seek", " ".join(words)), *last) if words else last
+
+
+def _said(word: str, ranges: Iterable[Range]) -> tuple[str, ...]:
+    return tuple(f"{word}: {each}." for each in ranges)
+
+
+def _does(again: Iterable[Range], skipped: Iterable[Range], regained: Iterable[Range]) -> tuple[str, ...]:
+    return (*_said(_AGAIN, again), *_said(_SKIPPED, skipped), *_said(_REGAINED, regained))
+
+
+def _passed(
+    state: LedgerState, to: Offsets, kept: Mapping[Range, bool]
+) -> tuple[tuple[Range, ...], tuple[Range, ...], bool]:
+    """What a move forwards skips, and what it gives back: that was there before the position went back. And whether some of that was
+    filtered."""
+    ahead = _skipped(state, to)
+    skipped = tuple(piece for each in ahead for piece in without(each, kept))
+    regained = tuple(piece for each in ahead for piece in without(each, skipped))
+    return skipped, regained, any(some and without(each, regained) != (each,) for each, some in kept.items())
 
 
 def _again(state: LedgerState, to: Offsets) -> tuple[Range, ...]:
@@ -244,7 +289,12 @@ def _within(state: LedgerState, view: SourceView, to: Offsets) -> None:
 
 
 def _costs(
-    again: tuple[Range, ...], skipped: tuple[Range, ...], there: tuple[Range, ...], *, remove: bool
+    again: tuple[Range, ...],
+    skipped: tuple[Range, ...],
+    there: tuple[Range, ...],
+    regained: tuple[Range, ...],
+    *,
+    remove: bool,
 ) -> tuple[str, ...]:
     costs = []
     if remove:
@@ -254,6 +304,11 @@ def _costs(
         costs.append(f"At most {sum(each.span for each in again)} records are delivered again.{how}")
     if skipped:
         costs.append(f"At most {sum(each.span for each in skipped)} records are skipped and will never be delivered.")
+    if regained:
+        costs.append(
+            f"At most {sum(each.span for each in regained)} records are counted again as they were before the position went back. They are "
+            "not delivered again."
+        )
     return tuple(costs)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.protocol.reasons import Reason
+from landonce.protocol.reasons import Code, Reason
 from landonce.read.convert.rules import (
     VERSION,
     Column,
@@ -34,7 +34,7 @@ from landonce.read.convert.rules import (
 from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, RecordTypes
 from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value
 from landonce.read.formats.text.values import from_text
-from landonce.read.schema.fields import JSON, VALUE, Field, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Schema, folded, landed, spelled
 
 _ROWS = 32_768
 _SAMPLE = 256
@@ -197,9 +197,6 @@ _LOOKS = {
 class FitDecoder:
     """Decodes records to one schema; keep one per worker, since it learns how a topic writes its values."""
 
-    _guesses = True
-    """What a value is read as, before the exact way, is a guess: it does not say that a value is unfit."""
-
     def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
         self._leaves = leaves
@@ -248,6 +245,17 @@ class FitDecoder:
         self, found: Collected, rows: Indexes, values: pa.BinaryArray, wires: Wires, *, learn: bool = False
     ) -> Indexes:
         """Decodes these records. What does not suit a guess is returned; what is not exact, rejected."""
+        refused, unfit = self._tried(found, rows, values, wires, learn=learn)
+        refused |= unfit
+        if wires is self._exact:
+            self._reject(found, rows, refused)
+            return rows[:0]
+        return rows[list(refused)]
+
+    def _tried(
+        self, found: Collected, rows: Indexes, values: pa.BinaryArray, wires: Wires, *, learn: bool = False
+    ) -> tuple[dict[int, Reason], dict[int, Reason]]:
+        """Decodes these records in one way, and keeps what it takes. Also returns what the format refuses, and what a rule refuses."""
         whole = int(rows[-1]) - int(rows[0]) + 1 == len(rows)
         mine = values.slice(int(rows[0]), len(rows)) if whole else values.take(pa.array(rows))
         decoded = self._decoder(wires).decode(mine)
@@ -257,12 +265,11 @@ class FitDecoder:
         if reasons:
             columns = [each.filter(pa.array(good)) for each in columns]
         found.keep(rows[decoded.kept[good]], columns)
-        unfit = {int(decoded.kept[at]): reason for at, reason in reasons.items()}
-        refused = dict(decoded.rejects) | unfit
-        final = refused if wires is self._exact else {} if self._guesses else unfit
-        for at, reason in final.items():
+        return dict(decoded.rejects), {int(decoded.kept[at]): reason for at, reason in reasons.items()}
+
+    def _reject(self, found: Collected, rows: Indexes, reasons: Mapping[int, Reason]) -> None:
+        for at, reason in reasons.items():
             found.reject(int(rows[at]), self._in_own_words(reason))
-        return rows[[at for at in refused if at not in final]]
 
     def _in_own_words(self, reason: Reason) -> Reason:
         """The format's decoder was asked for other types than those of the table."""
@@ -387,8 +394,6 @@ class TypedFitDecoder(FitDecoder):
     """Of a format whose schemas say the types of values. Only `epoch` and `empty` decide anything then: an integer of a schema is a time, an
     empty text or bytes are null. A writer may have a schema of its own in which the field is a time: what is no integer is read as it is."""
 
-    _guesses = False
-
     def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
         if not all(rule.epoch is not None or rule.empty_is_null for _, rule in leaves.values()):
             raise ValueError(
@@ -403,9 +408,10 @@ class TypedFitDecoder(FitDecoder):
         for path, (type_, rule) in self._leaves.items():
             takes_empty = rule.empty_is_null and (pt.is_string(type_) or pt.is_binary(type_))
             own[path] = Wire.EMPTY if takes_empty else Wire.OWN
-            counting[path] = Wire.INTEGER if rule.epoch is not None and pt.is_temporal(type_) else own[path]
+            asks = rule.epoch is not None and pt.is_temporal(type_) and not self._format.counts
+            counting[path] = Wire.INTEGER if asks else own[path]
         self._ways = list[Wires]()
-        for wires in (counting, own):
+        for wires in (counting, own) if counting != own else (own,):
             with suppress(TypeError, ValueError):
                 self._decoder(wires)
                 self._ways.append(wires)
@@ -414,9 +420,40 @@ class TypedFitDecoder(FitDecoder):
     def decode(self, values: pa.BinaryArray) -> Decoded:
         found = Collected(self._schema.arrow)
         left = np.arange(len(values), dtype=np.int64)
-        for wires in self._ways:
-            left = np.sort(self._read(found, left, values, wires)) if len(left) else left
+        why: dict[int, Reason] = {}
+        for wires in self._ways if len(left) else ():
+            refused, unfit = self._tried(found, left, values, wires)
+            self._reject(found, left, unfit)
+            for at, reason in refused.items():
+                _note_better(why, int(left[at]), reason)
+            left = left[sorted(refused)]
+            if not len(left):
+                break
+        self._reject(found, left, {at: why[int(row)] for at, row in enumerate(left)})
         return found.result()
+
+    def _asked(self, field: Field, wires: Wires) -> Field:
+        asked = super()._asked(field, wires)
+        return self._counting(asked, field.type, field.name) if self._format.counts else asked
+
+    def _counting(self, limits: Field, type_: pa.DataType, path: str) -> Field:
+        """The same limits, with the `epoch` of every place."""
+        if pt.is_list(type_):
+            return self._counting(limits, type_.value_type, f"{path}[]")
+        if pt.is_map(type_):
+            value = self._counting(replace(limits.inside(VALUE), name=VALUE), type_.item_type, f"{path}[]")
+            return replace(limits, inner=(replace(limits.inside(KEY), name=KEY), value))
+        if pt.is_struct(type_):
+            parts = [(replace(limits.inside(each.name), name=each.name), each) for each in type_]
+            inner = [self._counting(part, each.type, f"{path}.{each.name}") for part, each in parts]
+            return replace(limits, inner=tuple(inner))
+        return replace(limits, epoch=self._leaves[path][1].epoch) if path in self._leaves else limits
+
+
+def _note_better(why: dict[int, Reason], row: int, reason: Reason) -> None:
+    """That a schema does not suit a way says less than what is wrong with the record in a way that its schema suits."""
+    if row not in why or why[row].code == Code.SCHEMA_MISMATCH:
+        why[row] = reason
 
 
 def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: Wires) -> pa.DataType:

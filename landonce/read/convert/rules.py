@@ -34,11 +34,10 @@ from landonce.read.formats.json.columns import (
     unfitting,
 )
 from landonce.read.formats.json.explain import is_exact
-from landonce.read.schema.fields import JSON, spelled
+from landonce.read.schema.fields import JSON, Unit, spelled
 
 VERSION = 1
 """Increased whenever a rule changes: it is part of the fingerprint of every plan with `fit`."""
-Unit = Literal["s", "ms", "us", "ns", "d"]
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,15 @@ class WithoutRanges(RecordSource):
     def require_same(self, topics: Mapping[str, str]) -> None:
         self.source.require_same(topics)
 
+    def rows(self, ranges: tuple[Range, ...], labels: Mapping[str, str]) -> pa.Table | None:
+        return self.source.rows(tuple(piece for each in ranges for piece in without(each, self.gone)), labels)
+
+    def frozen(self, block: BlockId) -> ReadBlock | None:
+        return self.source.frozen(block)
+
+    def freeze(self, block: BlockId, content: ReadBlock) -> ReadBlock:
+        return self.source.freeze(block, content)
+
 
 class NoRecords(RecordSource):
     """Rows come from a user's query, and workers read nothing."""

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,8 @@ ELEMENT, KEY, VALUE = "element", "key", "value"
 JSON = pa.json_(pa.string())
 """Any JSON value, kept as its own text: the bytes of the value as the record writes them. Columns hold it as a string."""
 
+Unit = Literal["s", "ms", "us", "ns", "d"]
+"""What a number for a time counts."""
 Path = tuple[str, ...]
 Names = tuple[str, ...]
 
@@ -67,7 +69,8 @@ class Field:
     ``without_nul`` means that a string must not contain a zero byte; ``finite`` means no infinity and no NaN: JSON has
     neither, but an expression may return them; ``bits`` are the significant bits of a float, if they are fewer than
     those of ``type``; ``items`` is the exact number of items of a list; ``judge`` decides about strings where no other
-    limit can. ``called`` names the target's type in reasons.
+    limit can; ``epoch`` is the unit of integers for a time, for a format whose schemas may say another one (`Format.counts`).
+    ``called`` names the target's type in reasons.
 
     ``aliases`` are the names of the field in records. Without aliases it is ``name``; with aliases, ``name`` counts
     only if it is one of them. ``inner_aliases`` are the aliases of what is inside, by its path from here: names of
@@ -92,6 +95,7 @@ class Field:
     items: int | None = None
     called: str = ""
     judge: Judge | None = None
+    epoch: Unit | None = None
     inner: tuple[Field, ...] = ()
     """Limits of the parts of a struct, or of the key and value of a map, in the field itself or in its lists, by name:
     of all parts or of none."""

@@ -166,12 +166,13 @@ class KeeperMapLedger(PatientLedger):
         raise fenced(old, self._state(after))
 
     def _with(self, entry: Entry, note: Note | None) -> Entry:
-        """Notes that become too many get a row of their own first. If the change fails, nobody ever looks at that row."""
+        """Notes that become too many get a row of their own first, which must be there: nobody reads it back. If the change fails, nobody
+        ever looks at that row, and the next attempt writes another."""
         if note is None:
             return entry
         if len(entry.notes) >= _MANY_NOTES:
             name = f"{self.pipeline}/notes/{uuid.uuid4().hex}"
-            self._insert(name, _packed([[each.at, each.action, each.detail] for each in entry.notes]))
+            self._insert(name, _packed([[each.at, each.action, each.detail] for each in entry.notes]), read_back=False)
             entry = replace(entry, notes=(), older=(*entry.older, name))
         return replace(entry, notes=(*entry.notes, note))
 
@@ -238,9 +239,10 @@ class KeeperMapLedger(PatientLedger):
     def _state(found: tuple[Entry, int] | None) -> LedgerState | None:
         return found[0].state if found is not None else None
 
-    def _insert(self, name: str, text: str) -> None:
-        """One that is there stays as it is: strict mode refuses, and the caller reads back."""
-        self._do(f"INSERT INTO {self._table.sql} (name, entry) VALUES ({literal(name)}, {literal(_fitting(text))})")  # noqa: S608
+    def _insert(self, name: str, text: str, *, read_back: bool = True) -> None:
+        """One that is there stays as it is: strict mode refuses."""
+        sql = f"INSERT INTO {self._table.sql} (name, entry) VALUES ({literal(name)}, {literal(_fitting(text))})"  # noqa: S608
+        self._do(sql, read_back=read_back)
 
     def _update(self, entry: Entry, version: int) -> None:
         where = f"name = {literal(self.pipeline)} AND _version = {version}"
@@ -260,7 +262,7 @@ class KeeperMapLedger(PatientLedger):
             raise _MayPass("an answer that is not whole") from None
 
     def _do(self, sql: str, *, read_back: bool = True) -> None:
-        """Keeper's own errors are no reason to give up: what is read back decides."""
+        """Keeper's own errors are no reason to give up where the caller reads back: what it finds decides."""
         answer = self._request(sql, {})
         if answer.code == _KEEPER and read_back:
             return

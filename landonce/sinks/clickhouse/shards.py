@@ -267,13 +267,16 @@ class ShardedTarget(Target):
         return (*found, rule, *self._clocks(), *self._misplaced())
 
     def _differences(self, tables: Sequence[Table]) -> Iterator[Finding]:
-        first, *others = ({each.name: each.type for each in table.columns} for table in tables)
+        """The first shard's columns decide how rows are filled, and its default expressions on which shard a row belongs."""
+        first, *others = (
+            {each.name: (each.type, each.default_kind, each.default) for each in table.columns} for table in tables
+        )
         for shard, columns in zip(self._shards[1:], others, strict=True):
-            names = sorted(name for name, _ in first.items() ^ columns.items())
+            names = sorted({name for name, _ in first.items() ^ columns.items()})
             if names:
                 yield _refused(
-                    f"shard {shard}: the columns {', '.join(dict.fromkeys(names))} differ from those of shard {self._shards[0]}",
-                    "alter the table so that it has the same columns on all shards",
+                    f"shard {shard}: the columns {', '.join(names)} differ from those of shard {self._shards[0]}",
+                    "alter the table so that it has the same columns on all shards, with the same types and defaults",
                 )
 
     def _twice(self, tables: Sequence[Table]) -> Iterator[Finding]:

@@ -52,8 +52,10 @@ class IcebergOperations(Operations):
     @property
     def observed(self) -> Ledger:
         """A table that is its own ledger follows no rollback while an operator only looks at it."""
-        if self._own is None:
-            return self.parts.ledger
+        return self.parts.ledger if self._own is None else self._watching()
+
+    def _watching(self) -> TableLedger:
+        """Of its own: it follows, whatever the file says of rollbacks."""
         return TableLedger(IcebergTable(self.sink.place(self.sink.static[0])), self.sink.pipeline)
 
     @property
@@ -136,25 +138,25 @@ class IcebergOperations(Operations):
         )
 
     def stay(self, owner: str) -> Choice:
-        """Looks with a ledger of its own: the file may say that no rollback is followed."""
+        """Looks with a ledger of its own: the file may say that no rollback is followed. The same one makes the change, so that nothing
+        is changed on top of what came after this look."""
         if self._own is None:
             raise NothingToDo(
                 "`--stay` is for one table that is its own ledger: a table of a fan-out that was rolled back gets what it lacks.",
                 safe=UNCHANGED,
                 command="landonce run {file}",
             )
-        state, (seen,) = self.load(self.observed), survey(self.sink, self.sink.static)
-        last = seen.own.last if seen.own is not None else None
+        ledger = self._watching()
+        state, last = self.load(ledger), ledger.last
         if state is None or last is None:
             raise carries_no_position()
         decision = operate.stay(state, last.state, owner)
 
-        def change() -> None:
+        def change(decided: Decision) -> None:
             with self.committing() as place:
                 mine = place(self.sink.static[0])
-                ledger = TableLedger(IcebergTable(mine, lambda _: empty(mine)), self.sink.pipeline)
-                ledger.load()
-                ledger.change(state, decision.new, decision.note())
+                ledger.table = IcebergTable(mine, lambda _: empty(mine))
+                ledger.change(state, decided.new, decided.note())
 
         return Choice(state, decision, change=change)
 
@@ -188,9 +190,9 @@ class IcebergOperations(Operations):
         tops = self._last_rows(seen, state)
         decision = operate.accept_own_rows(state, tops, owner)
 
-        def change() -> None:
+        def change(decided: Decision) -> None:
             with self.committing():
-                ledger.set_position(state, decision.new, tuple(sorted(tops.items())), decision.note())
+                ledger.set_position(state, decided.new, tuple(sorted(tops.items())), decided.note())
 
         return Choice(state, decision, change=change)
 

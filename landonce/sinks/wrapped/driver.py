@@ -114,9 +114,9 @@ class WrappedOperations(Operations):
             while not over(row, ledger.status(batch).now, within):
                 time.sleep(0.5)
 
-        def change() -> None:
+        def change(decided: operate.Decision) -> None:
             settled = Decision(Spot(batch, row.number), row.nonce, landed)
-            ledger.decide(state, decision.new, decision.note(), settled)
+            ledger.decide(state, decided.new, decided.note(), settled)
 
         return Choice(state, decision, before=wait_out, change=change)
 

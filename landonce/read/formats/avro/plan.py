@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason
+from landonce.read.convert.rules import Rule, from_integers
 from landonce.read.formats.avro import values
 from landonce.read.formats.avro.cursor import (
     NO_SYMBOL,
@@ -201,13 +202,9 @@ def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> Plan:
     if isinstance(reader, Fixed) and isinstance(writer, Fixed):
         if writer.size != reader.size or not _named_alike(writer, reader):
             raise _unresolved(writer, reader, to)
-    elif (
-        isinstance(reader, Primitive)
-        and reader.logical is not None
-        and reader.logical.name == "uuid"
-        and pt.is_string(to.type)
-    ):
-        reader = writer = Primitive("string")  # as it is written
+    elif _is_uuid_text(reader) and pt.is_string(to.type):  # as it is written
+        reader = Primitive("string")
+        writer = reader if _is_uuid_text(writer) else writer
     promoted = values.promotion(writer, reader)
     if promoted is None:
         raise _unresolved(writer, reader, to)
@@ -217,9 +214,16 @@ def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> Plan:
     if made is None and isinstance(reader, Fixed):  # the bytes themselves
         plain = replace(reader, logical=None)
         made, writer, promoted = values.conversion(values.meaning(plain), to.field, to.type), plain, values.same
+    counted = pt.is_integer(values.meaning(reader)) and pt.is_temporal(to.type)
+    if made is None and counted and to.field.epoch is not None:
+        return _Counted(writer, promoted, Rule(to.field.epoch), to)
     if made is None:
         raise _unfit(reader, to)
     return _Leaf(writer, promoted, made, to)
+
+
+def _is_uuid_text(node: values.Leaf) -> bool:
+    return isinstance(node, Primitive) and node.logical is not None and node.logical.name == "uuid"
 
 
 def _is_loose(node: Primitive) -> bool:
@@ -252,6 +256,27 @@ class _Leaf:
             cursor.fail(lost, to.where, unfitting(to.type))
         values.limits(made, to.type, to.field, cursor, to.where)
         return made
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Integers without a unit of their own as times, by the field's `epoch`."""
+
+    node: values.Leaf
+    promoted: values.Convert
+    rule: Rule
+    to: _Target
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        to = self.to
+        found = self.promoted(values.read(self.node, cursor, to.where))
+        made = from_integers(found.cast(pa.int64()), to.type, self.rule)
+        for problem in set(made.problems.values()):
+            rows = np.zeros(len(found), np.bool_)
+            rows[[at for at, why in made.problems.items() if why == problem]] = True
+            cursor.fail(rows, to.where, problem)
+        values.limits(made.values, to.type, to.field, cursor, to.where)
+        return made.values
 
 
 @dataclass(frozen=True)
@@ -393,6 +418,8 @@ class _Struct:
         for slot, made in self.missing:
             columns[slot] = made.read(cursor)
         fields = list(self.to.type)
+        if not fields:  # as JSON text
+            return pa.array([{}] * len(cursor), self.to.type)
         return pa.StructArray.from_arrays([columns[at] for at in range(len(fields))], fields=fields)
 
 

@@ -284,22 +284,22 @@ def marks(record: Record, above: Path = ()) -> Iterator[tuple[int, Path]]:
             raise BadSchema(f"{KEY_MARK} of field {'.'.join(path)!r} is neither true nor a position from 1 on")
         if each.key:
             yield each.key, path
-        for inner, several in _records_in(each.type):
+        for inner, several in records_in(each.type):
             found = list(marks(inner, path))
             if found and several:
                 raise BadSchema(f"field {'.'.join(found[0][1])!r} is in an array or a map, and cannot be part of a key")
             yield from found
 
 
-def _records_in(node: Node) -> Iterator[tuple[Record, bool]]:
+def records_in(node: Node) -> Iterator[tuple[Record, bool]]:
     """The records of a field, and whether a value may hold several."""
     if isinstance(node, Record):
         yield node, False
     elif isinstance(node, Union):
         for each in node.branches:
-            yield from _records_in(each)
+            yield from records_in(each)
     elif isinstance(node, Array | Map):
-        for record, _ in _records_in(node.items if isinstance(node, Array) else node.values):
+        for record, _ in records_in(node.items if isinstance(node, Array) else node.values):
             yield record, True
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.read.formats.avro.schema import Array, Map, Node, Primitive, Record, Union, branch_names
+from landonce.read.formats.avro.schema import Array, Map, Node, Primitive, Record, Union, branch_names, records_in
 from landonce.read.formats.avro.values import meaning
 from landonce.read.schema.fields import Field, Schema
 
@@ -21,6 +21,8 @@ def fields_of(schemas: Sequence[Node]) -> Schema:
     A field that one of them lacks may be null. Numbers of different types become the wider one.
     """
     records = [record for each in schemas for record in _records(each)]
+    for each in records:
+        _refuse_empty(each)
     tables = [pa.schema(_members(each)) for each in records]
     try:
         joined = pa.unify_schemas(tables, promote_options="permissive")
@@ -40,6 +42,15 @@ def _records(node: Node) -> list[Record]:
     return records
 
 
+def _refuse_empty(record: Record) -> None:
+    """JSON text holds a record without fields, and no other column does."""
+    if not record.fields:
+        raise TypeError(f"the Avro type {record.name} is a record without fields, which no column holds")
+    for each in record.fields:
+        for inner, _ in records_in(each.type):
+            _refuse_empty(inner)
+
+
 def _members(record: Record) -> list[pa.Field]:
     made = []
     for each in record.fields:
@@ -56,8 +67,6 @@ def type_of(node: Node) -> tuple[pa.DataType, bool]:
         made = _union(kinds)
         return (_loose(made) if nullable else made), nullable
     if isinstance(node, Record):
-        if not node.fields:
-            raise TypeError(f"the Avro type {node.name} is a record without fields, which no column holds")
         return pa.struct(_members(node)), False
     if isinstance(node, Array):
         type_, nullable = type_of(node.items)

@@ -88,7 +88,7 @@ def read(node: Leaf, cursor: Cursor, where: str) -> pa.Array:
     if node.kind in ("int", "long"):
         return _of_integers(node, cursor.ints(where) if node.kind == "int" else cursor.longs(where), cursor, where)
     if node.logical is not None and node.logical.name == "decimal":
-        return _decimals(*cursor.spans(where), node.logical, cursor, where)
+        return _decimals(cursor.body.data, *cursor.spans(where), node.logical, cursor, where)
     found = cursor.binaries(where)
     if node.kind == "bytes":
         return found
@@ -119,8 +119,9 @@ def _of_integers(node: Primitive, values: Longs, cursor: Cursor, where: str) -> 
 def _of_fixed(node: Fixed, rows: Bytes, cursor: Cursor, where: str) -> pa.Array:
     count = len(rows)
     if node.logical is not None and node.logical.name == "decimal":
-        start = cursor.at - node.size
-        return _decimals(np.maximum(start, 0), np.maximum(cursor.at, node.size), node.logical, cursor, where)
+        ends = np.arange(1, count + 1) * node.size
+        data = np.append(rows.reshape(-1), np.uint8(0))
+        return _decimals(data, ends - node.size, ends, node.logical, cursor, where)
     if node.logical is not None and node.logical.name == "duration":
         parts = np.ascontiguousarray(rows).view("<u4").reshape(-1, 3).astype(np.int64)
         return pa.StructArray.from_arrays([pa.array(parts[:, at].copy()) for at in range(3)], fields=list(DURATION))
@@ -131,13 +132,13 @@ def _of_fixed(node: Fixed, rows: Bytes, cursor: Cursor, where: str) -> pa.Array:
     return pa.ExtensionArray.from_storage(pa.uuid(), array) if node.logical is not None else array
 
 
-def _decimals(start: Longs, end: Longs, logical: Logical, cursor: Cursor, where: str) -> pa.Array:
-    """Two's complement with the highest byte first, of any length."""
+def _decimals(data: Bytes, start: Longs, end: Longs, logical: Logical, cursor: Cursor, where: str) -> pa.Array:
+    """Two's complement with the highest byte first, of any length. `data`: one byte or more follow the last of them."""
     type_ = meaning(Primitive("bytes", logical))
     width = type_.byte_width
-    data, size = cursor.body.data, end - start
+    size = end - start
     cursor.fail(size == 0, where, Reason("is a decimal without any byte", Code.MALFORMED))
-    first = data[np.minimum(start, cursor.body.size)]
+    first = data[np.minimum(start, len(data) - 1)]
     sign = np.where((size > 0) & (first >= 0x80), np.uint8(0xFF), np.uint8(0))
     words = np.repeat(sign, width).reshape(-1, width)
     for place in range(min(width, int(size.max(initial=0)))):
