@@ -21,7 +21,7 @@ from landonce.dedup.look import Kept, moment
 from landonce.dedup.marks import known_types
 from landonce.dedup.operate import place_of_store
 from landonce.dedup.rule import accepted_schema, key_rule, with_type
-from landonce.dedup.run import pushing_parts, refuse_behind, refuse_unfit
+from landonce.dedup.run import pushing_parts, refuse_behind, refuse_target
 from landonce.dedup.scratch import MOST_BYTES
 from landonce.dedup.store import Scope, Store
 from landonce.engine.spark.session import open_session, session_if_needed
@@ -73,7 +73,7 @@ class _DedupCheck:
     def in_store(self) -> Findings:
         """The database, the scope, and the position of the pipeline that accepts."""
         run, store = self.run, self.store
-        refuse_unfit(run.parts)
+        refuse_target(run.parts)
         store.require_shared(remote=run.remote)
         self.scope = store.look()
         self.answers = True

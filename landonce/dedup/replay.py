@@ -32,7 +32,7 @@ from landonce.dedup.comparing import scratch_of
 from landonce.dedup.look import Kept, key_fields
 from landonce.dedup.operate import accepting_ledger, place_of_store
 from landonce.dedup.rekey import ids_of
-from landonce.dedup.run import PushObserver, pushing_parts, refuse_unfit
+from landonce.dedup.run import PushObserver, pushing_parts, refuse_target
 from landonce.dedup.runs import FIRST_SEEN, Keys, look_up, shard_of
 from landonce.engine import dead_letters
 from landonce.engine.dead_letters import Place
@@ -57,7 +57,7 @@ def replay_letters(config: Pipeline, replay: Replay, *, observer: Observer) -> D
     """Lands letters of accepted events, as a run of the pipeline that pushes. First nobody else accepts for this pipeline any more."""
     parts = open_parts(for_letters(config))
     refuse_replay(parts)
-    refuse_unfit(parts)
+    refuse_target(parts)
     kept = Kept.of(parts)
     with closing(kept.store):
         require_rule(kept.scope(), kept.store, kept.rule)

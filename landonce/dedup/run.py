@@ -137,7 +137,7 @@ def both_drivers(
 ) -> Iterator[Both]:
     """The two drivers, ready to run."""
     config = parts.config
-    refuse_unfit(parts)
+    refuse_target(parts)
     place = StorePlace(config.store_place, dedup.scope or config.pipeline)
     store = opened(place)
     store.require_shared(remote=is_remote(config.spark))
@@ -167,7 +167,7 @@ def both_drivers(
         yield both
 
 
-def refuse_unfit(parts: Parts) -> None:
+def refuse_target(parts: Parts) -> None:
     """Raises for a target that could not tell a stored block that it has from one that it lacks."""
     if parts.sink.changes_rows:
         raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")

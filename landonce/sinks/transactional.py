@@ -114,21 +114,15 @@ Opened = Callable[[], BlockTransaction]
 
 
 def settle_block(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """Returns once the block's fate is known."""
+    """Returns once the block's fate is known. Raises `Altered` if the driver has to examine the table first."""
     try:
         return settle_rows(opened, claim, receipt, rows, where)
     except Trouble as trouble:
         raise as_error(trouble, where) from None
-    except Altered:
-        raise errors.TableUnfit(
-            f"{where}: the table was altered since it was examined.",
-            safe="Nothing of the block was written; the position did not move.",
-            command="start again: the table is examined again",
-        ) from None
 
 
 def settle_rows(opened: Opened, claim: Claim, receipt: str, rows: pa.Table, where: str) -> Transacting:
-    """As `settle_block`, but raises `Altered` itself, and `Trouble` itself if rows are to blame, so that the caller can search for them."""
+    """As `settle_block`, but raises `Trouble` itself if rows are to blame, so that the caller can search for them."""
     settling = transact.begin()
     for _ in range(_UNANSWERED):
         try:
@@ -353,8 +347,15 @@ class TransactionWorker(BlockWorker):
         receipt = replace(receipt, landed=rows.num_rows)
         if not receipt.balanced:
             raise unbalanced(self.task.block, receipt)
-        settled = settle_block(self.open, self.task.claim, receipt.to_json(), rows, self.where)
+        try:
+            settled = settle_block(self.open, self.task.claim, receipt.to_json(), rows, self.where)
+        except Altered:
+            return self.waiting()
         return self.result(settled, receipt)
+
+    def waiting(self) -> BlockResult:
+        """Nothing was written: the table was altered, and the driver examines it again."""
+        return BlockResult(self.task.index, Fate.WAITING, wants=(ExamineAgain(),))
 
     def open(self) -> BlockTransaction:
         block = BlockKey(self.recipe.pipeline, self.task.batch, self.task.block.number)

@@ -135,7 +135,7 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
-        read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  engine/letters.py:_halt
+        read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  engine/letters.py:refuse_bad
         protocol/tolerance.py:Tolerance._refusal  protocol/tolerance.py:bad_record  protocol/receipt.py:unbalanced
         sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/files.py:_target.number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply
@@ -149,7 +149,7 @@ UNKNOWABLE = {
     """,
     "it is what others do while a batch is written": """
         read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
-        engine/driver.py:Driver._judged  sinks/transactional.py:settle_block  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
+        engine/driver.py:Driver._judged  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
         sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:no_such_table
         sinks/iceberg/spark.py:_Staging.finish  sinks/iceberg/commit.py:check_visible
         protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced

@@ -386,6 +386,21 @@ def test_rows_may_change_their_columns_between_two_pushes(open_site: Any) -> Non
     assert sorted(site.ask())[-2:] == [("pushed", 0, 11, 11, None), ("pushed", 0, 13, None, "w13")]
 
 
+def test_a_table_that_is_altered_between_two_pushes_is_examined_again(open_site: Any) -> None:
+    """SQLite has one schema for all tables: another thread that makes its own alters it, too."""
+    site = open_site("sqlite")
+    once = site.once()
+    site.push(once, 0, 10)
+    with closing(sqlite3.connect(site.folder / "events.db")) as connection:
+        connection.execute("CREATE TABLE other (a)")
+    site.push(once, 10, 20)
+    site.holds(20)
+    with closing(sqlite3.connect(site.folder / "events.db")) as connection:
+        connection.execute("ALTER TABLE events DROP COLUMN word")
+    with pytest.raises(errors.PushRefused, match="no column 'word'"):
+        site.push(once, 20, 30)
+
+
 def test_a_wrapped_sink_may_hold_what_only_this_process_has(tmp_path: Path) -> None:
     """It is not sent to workers: an open connection, a lock."""
     with closing(sqlite3.connect(tmp_path / "own.db", check_same_thread=False)) as connection:

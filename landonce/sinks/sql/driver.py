@@ -222,8 +222,13 @@ class OpenSql(OpenTransactional):
             raise TableUnfit(
                 f"{self._sql.table} was altered and no longer fits the pipeline: {error.what}",
                 safe=_ALTERED,
-                command=f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}",
+                command=self._once_altered(error),
             ) from None
+
+    def _once_altered(self, error: ConfigError) -> str:
+        if self.run.query is not None:
+            return "change the table back, or what makes the rows as the message says; then start again"
+        return f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}"
 
     def add(self, wants: Iterable[Want]) -> None:
         wanted = merge(each for each in wants if isinstance(each, Evolution))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.reasons import Code, Reason, counted, merged
-from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanced
+from landonce.protocol.receipt import BlockResult, Receipt, Want, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
 from landonce.read.changes import OPERATION, Changes
 from landonce.read.decoding import decode_by
@@ -24,7 +24,6 @@ from landonce.sinks.transactional import (
     Altered,
     Blame,
     BlockTransaction,
-    ExamineAgain,
     Opened,
     TransactionRecipe,
     TransactionTask,
@@ -96,13 +95,13 @@ class SqlWorker(TransactionWorker):
         receipt = replace(receipt, landed=landing)
         if not receipt.balanced:
             raise unbalanced(self.task.block, receipt)
-        if refuse is None:
-            settled = settle_block(self.open, self.task.claim, receipt.to_json(), self._shaped(rows), self.where)
-            return self.result(settled, receipt)
         try:
-            return self._write(rows, receipt, refuse)
+            if refuse is not None:
+                return self._write(rows, receipt, refuse)
+            settled = settle_block(self.open, self.task.claim, receipt.to_json(), self._shaped(rows), self.where)
         except Altered:
-            return BlockResult(self.task.index, Fate.WAITING, wants=(ExamineAgain(),))
+            return self.waiting()
+        return self.result(settled, receipt)
 
     def _write(self, rows: pa.Table, receipt: Receipt, refuse: Refuse) -> BlockResult:
         """Makes dead letters of the rows that the database refuses, and tries the others again. Then an earlier change of the same
