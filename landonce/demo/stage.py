@@ -399,9 +399,9 @@ class OnWrapped(Stage):
 
     def rows(self) -> Rows:
         """Read as text, file by file."""
-        names = ("id", "_partition", "_offset")
-        lines = (json.loads(line) for path in (self.folder / "files").glob("*.jsonl") for line in path.open())
-        return Rows.of([tuple(int(line[name]) for name in names) for line in lines])
+        texts = (path.read_text() for path in (self.folder / "files").glob("*.jsonl"))
+        lines = (json.loads(line) for text in texts for line in text.splitlines())
+        return Rows.of([(int(line["id"]), int(line["_partition"]), int(line["_offset"])) for line in lines])
 
 
 STAGES: dict[str, type[Stage]] = {

@@ -239,6 +239,15 @@ def test_what_has_landed_decides_what_to_do_about_too_many_dead_letters(policy: 
     assert GIVEN_UP in halted.value.command
 
 
+def test_a_plan_of_an_earlier_driver_is_not_given_up() -> None:
+    """It may have published dead letters of the plan, and been killed before the plan was recorded."""
+    machine = halting(Transactional("t", "f", tolerance=Tolerance(0.1, floor=1)))
+    machine = replace(machine, state=replace(machine.state, owner="another"))
+    with pytest.raises(errors.TooManyDeadLetters) as halted:
+        machine.advance((BlockResult(0, Fate.LANDED, Receipt(9, 0, dead_lettered=9)),))
+    assert CHANGED in halted.value.command
+
+
 def test_what_is_delivered_again_is_not_judged_again() -> None:
     strict = Snapshot("t", "f", tolerance=Tolerance(0.1, floor=1))
     replay = replace(PENDING.pending, kind=Kind.REPLAY) if PENDING.pending else None
