@@ -241,8 +241,7 @@ def test_what_has_landed_decides_what_to_do_about_too_many_dead_letters(policy: 
 
 def test_a_plan_of_an_earlier_driver_is_not_given_up() -> None:
     """It may have published dead letters of the plan, and been killed before the plan was recorded."""
-    machine = halting(Transactional("t", "f", tolerance=Tolerance(0.1, floor=1)))
-    machine = replace(machine, state=replace(machine.state, owner="another"))
+    machine = halting(Transactional("t", "f", tolerance=Tolerance(0.1, floor=1)), owner="another")
     with pytest.raises(errors.TooManyDeadLetters) as halted:
         machine.advance((BlockResult(0, Fate.LANDED, Receipt(9, 0, dead_lettered=9)),))
     assert CHANGED in halted.value.command
