@@ -47,8 +47,9 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # as in the Makefile, for the proces
 sys.dont_write_bytecode = False
 LocalJavaServer.java_options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """No server lives long enough, or has enough to do, for Java's second compiler."""
-settings.register_profile("test", max_examples=100, deadline=None)
+settings.register_profile("test", max_examples=100, deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("long", max_examples=1000, deadline=None)
+"""A red run of CI is the change's own: there, the examples are the same every time. Everywhere else they are new ones."""
 settings.load_profile("test")  # `make test-long` runs tests/unit with --hypothesis-profile=long
 
 _numbers = itertools.count(1)
