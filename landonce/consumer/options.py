@@ -20,7 +20,16 @@ _STARTS: Mapping[str, Start] = {
     "latest": "latest",
     "end": "latest",
 }
-_CLIENT = ("bootstrap.", "metadata.broker.", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.", "oauth")
+_OWN = (
+    *("group.", "session.timeout.", "heartbeat.", "max.poll.", "partition.assignment.", "coordinator."),
+    *("auto.", "offset.", "enable.auto.", "enable.partition.eof", "isolation.level", "consume.", "allow.auto.create."),
+    *("fetch.", "max.partition.fetch.", "queued.", "check.crcs", "default.topic.config"),
+    *("key.deserializer", "value.deserializer", "on_commit", "transaction", "enable.idempotence"),
+    *("logger", "log_level", "log.", "debug", "statistics."),
+)
+"""How the options begin that are for the consumer alone: for its group and its reading, or for output that its user expects once. Other
+clients of Kafka ignore most of them, so nothing is lost if a new one is missing here."""
+_CALLBACK, _TOKEN_CALLBACK = "_cb", "oauth_cb"
 _DEFAULT_POLL_MS = 300_000
 _DEFAULT_SESSION_MS = 45_000
 _METADATA_BYTES = 4096
@@ -116,8 +125,12 @@ def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def client_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a consumer's configuration that any other client of the same cluster needs."""
-    return {name: value for name, value in config.items() if name.startswith(_CLIENT)}
+    """A consumer's configuration for another client of the same cluster. It keeps what it does not know: a login may need it."""
+    return {
+        name: value
+        for name, value in config.items()
+        if not name.startswith(_OWN) and (not name.endswith(_CALLBACK) or name == _TOKEN_CALLBACK)
+    }
 
 
 def _is_on(value: Any) -> bool:

@@ -28,6 +28,7 @@ PASSWORD = "c4nary-sasl"
 SOON = 60.0
 """Seconds within which a lasting refusal is said, on a machine that has other things to do. What is unreachable is tried for `stall`, 300 s."""
 Run = Callable[..., Said]
+ENDPOINT = "tokens of an endpoint"
 LANDING = [
     pytest.param("mutual", "", id="certificate"),
     pytest.param("sasl_tls", "PLAIN", id="plain"),
@@ -231,22 +232,37 @@ def test_files_are_looked_for_beside_the_pipeline_file(site: Site, secure: Secur
     assert (said.code, f"ssl.ca.location: there is no file {site.folder}/ca.pem" in said.err) == (2, True), said
 
 
-CONSUMING = [pytest.param("mutual", "", id="certificate"), pytest.param("sasl_tls", "SCRAM-SHA-512", id="scram")]
+CONSUMING = [
+    pytest.param("mutual", "", id="certificate"),
+    pytest.param("sasl_tls", "SCRAM-SHA-512", id="scram"),
+    pytest.param("sasl", "OAUTHBEARER", id="bearer"),
+    pytest.param("sasl_tls", ENDPOINT, id="endpoint"),
+]
+
+
+@pytest.fixture
+def login(secure: SecureKafka, certs: Certificates, listener: str, mechanism: str) -> Iterator[dict[str, str]]:
+    """What a client of this listener needs."""
+    if mechanism != ENDPOINT:
+        yield secure.options(listener, mechanism)
+        return
+    with closing(TokenEndpoint(certs, PASSWORD)) as endpoint:
+        yield endpoint.options(PASSWORD)
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), CONSUMING)
 def test_a_consumer_keeps_its_offsets_in_its_database(
-    secure: SecureKafka, tmp_path: Path, listener: str, mechanism: str
+    secure: SecureKafka, tmp_path: Path, listener: str, mechanism: str, login: dict[str, str]
 ) -> None:
     """The consumer and what looks at its topics have the options of the program, and the broker has no other listener for them. A second
     consumer goes on where the first one's last transaction stopped; Kafka's own group has followed."""
-    topic = f"consumed-{listener}"
+    topic = f"consumed-{listener}-{len(mechanism)}"
     secure.make_topic(topic, partitions=1)
     producer = Producer({"bootstrap.servers": secure.bootstrap_servers})
     for number in range(10):
         producer.produce(topic, str(number))
     assert producer.flush(30) == 0
-    options = {"bootstrap.servers": secure.at(listener), "group.id": topic, **secure.options(listener, mechanism)}
+    options = {"bootstrap.servers": secure.at(listener), "group.id": topic, **login}
     engine = create_engine(f"sqlite:///{tmp_path}/results.db")
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE results (value TEXT)"))
@@ -268,16 +284,18 @@ def test_a_consumer_keeps_its_offsets_in_its_database(
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), CONSUMING)
-def test_a_consumer_keeps_its_offsets_in_kafka(secure: SecureKafka, listener: str, mechanism: str) -> None:
+def test_a_consumer_keeps_its_offsets_in_kafka(
+    secure: SecureKafka, listener: str, mechanism: str, login: dict[str, str]
+) -> None:
     """Producers with transactions, the topic of offsets and its readers use the same options."""
-    topic = f"copied-{listener}"
+    topic = f"copied-{listener}-{len(mechanism)}"
     for each in (topic, f"{topic}-results"):
         secure.make_topic(each, partitions=1)
     producer = Producer({"bootstrap.servers": secure.bootstrap_servers})
     for number in range(10):
         producer.produce(topic, str(number))
     assert producer.flush(30) == 0
-    client = {"bootstrap.servers": secure.at(listener), **secure.options(listener, mechanism)}
+    client = {"bootstrap.servers": secure.at(listener), **login}
     for count in (4, 6):
         handler = KafkaOffsets(client, topic=f"{topic}-offsets")
         with OffsetStore.connect({**client, "group.id": topic}, [topic], handler) as store:

@@ -203,7 +203,44 @@ def test_what_a_configuration_means() -> None:
     assert (settings(GROUP).poll_ms, settings(GROUP).session_ms) == (300_000, 45_000)
     made = consumer_config(GROUP | {"auto.offset.reset": "latest"})
     assert (made["auto.offset.reset"], made["enable.auto.commit"]) == ("error", False)
-    assert client_config(GROUP | {"sasl.password": "x"}).keys() == {"bootstrap.servers", "sasl.password"}
+
+
+def test_what_other_clients_of_the_cluster_have_of_a_consumers_configuration() -> None:
+    """All that a login may need, whatever it is called, and nothing that only a consumer has: an admin client would refuse a callback or a
+    deserializer, and the statistics would come twice."""
+    reached = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "sasl.password": "x",
+        "sasl.oauthbearer.client.secret": "x",
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+        "https.ca.location": "ca.pem",
+        "https.ca.pem": "x",
+        "enable.ssl.certificate.verification": False,
+        "broker.address.family": "v4",
+        "client.id": "reader",
+        "socket.timeout.ms": 1000,
+        "oauth_cb": lambda _: ("token", 1.0),
+    }
+    own = {
+        "group.id": "g",
+        "group.instance.id": "one",
+        "group.protocol": "consumer",
+        "session.timeout.ms": 6000,
+        "max.poll.interval.ms": 9000,
+        "partition.assignment.strategy": "range",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "fetch.min.bytes": 1,
+        "isolation.level": "read_committed",
+        "statistics.interval.ms": 1000,
+        "debug": "all",
+        "error_cb": print,
+        "stats_cb": print,
+        "on_commit": print,
+        "value.deserializer": print,
+        "transactional.id": "mine",
+    }
+    assert client_config(own | reached) == reached
 
 
 @pytest.mark.parametrize(
