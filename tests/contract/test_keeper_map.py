@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from running import running
@@ -264,12 +265,13 @@ def test_a_first_start_while_zookeeper_is_down(site: KeeperSite, zookeeper: Loca
 
 
 class ByTurns(KeeperMapLedger):
-    """A URL with several servers: each request is answered by the next one."""
+    """A URL with several servers: each request of a row is answered by the next one."""
 
     servers: tuple[str, ...] = ()
 
     def _request(self, sql: str, more: Mapping[str, str]) -> Answer:
-        self.servers = (*self.servers[1:], self.servers[0])
+        if "system.tables" not in sql:
+            self.servers = (*self.servers[1:], self.servers[0])
         self._access = Access(parse_url(self.servers[0]))
         return super()._request(sql, more)
 
@@ -405,6 +407,35 @@ def test_loading_makes_no_table(site: KeeperSite, clickhouse_with_zookeeper: Loc
     assert ledger.load() is None
     assert ledger.journal() == ()
     assert clickhouse_with_zookeeper.ask(f"EXISTS TABLE {site.name}").strip() == "0"
+
+
+@pytest.mark.parametrize("made", ["another path", "another engine", "the same path"])
+def test_a_table_of_another_ledger_is_refused_in_words(
+    site: KeeperSite, clickhouse_with_zookeeper: LocalClickHouse, made: str
+) -> None:
+    """Its rows are another ledger's: with them, a pipeline would have two positions. A slash at the end of a path means nothing, and a table
+    that is made by hand may have more arguments."""
+    site.open("it's \\ here").create(first_state("it's \\ here"))
+    clickhouse_with_zookeeper.ask(f"DROP TABLE {site.name}")
+    path = f"/ledgers/{site.name}" + ("/it\\'s" if made == "another path" else "/")
+    engine = "Memory" if made == "another engine" else f"KeeperMap('{path}', 100) PRIMARY KEY name"
+    clickhouse_with_zookeeper.ask(f"CREATE TABLE {site.name} (name String, entry String) ENGINE = {engine}")
+    if made == "the same path":
+        assert site.open(PIPELINE).create(first_state()) == first_state()
+        return
+    found = "has the engine Memory" if made == "another engine" else f'is at the path "/ledgers/{site.name}/it\'s"'
+    ledger, new = site.open(PIPELINE), advanced(first_state())
+    calls = (
+        ledger.load,
+        ledger.journal,
+        partial(ledger.create, first_state()),
+        partial(ledger.change, first_state(), new),
+    )
+    for call in calls:
+        with pytest.raises(ConfigError, match=re.escape(found)) as refused:
+            call()
+        assert "another `table` under `ledger`" in refused.value.command
+    assert clickhouse_with_zookeeper.ask(f"SELECT count() FROM {site.name}").strip() == "0"
 
 
 class WithoutKeeperMap(LocalClickHouse):

@@ -173,6 +173,22 @@ def test_zookeeper_is_away_for_longer_than_stall(
     assert in_table(kept) == expected(sent)
 
 
+def test_a_ledger_table_at_another_path_is_refused(kept: KeeperSite, command: Command) -> None:
+    """Before it is read: its position is not this pipeline's."""
+    kept.make("id Int64, name String")
+    columns = "name String, entry String"
+    kept.clickhouse.ask(f"CREATE TABLE {kept.ledger} ({columns}) ENGINE = KeeperMap('/elsewhere') PRIMARY KEY name")
+    file = kept.write_file()
+    send(kept.kafka, kept.topics[0], numbered(3))
+    for words in (("check", file), ("run", file, "--once"), ("state", "show", file)):
+        ended = command(*words)
+        said = " ".join((ended.out + ended.err).split())
+        assert ended.code in (1, 2), said
+        assert "is at the path '/elsewhere' of Keeper" in said
+        assert "name the path '/elsewhere', or another `table` under `ledger`" in said
+    assert not in_table(kept)
+
+
 def test_with_shards_the_ledger_is_on_the_first_one(
     kept: KeeperSite, clickhouse: LocalClickHouse, command: Command
 ) -> None:

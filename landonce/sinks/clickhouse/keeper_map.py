@@ -28,6 +28,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import uuid
 import zlib
 from collections.abc import Mapping
@@ -67,6 +68,7 @@ _RECENT = 32
 """Changes that an entry names. More drivers than that do not fight for a pipeline."""
 _SYNC = "/sync"
 """A row that says nothing. Who writes it, or is refused because it is there, reads everything that was written before."""
+_DEFINITION = re.compile(r"KeeperMap\('((?:[^'\\]|\\.)*)'")
 _NOTHING_CHANGED = "Nothing was changed."
 
 
@@ -121,6 +123,7 @@ class KeeperMapLedger(PatientLedger):
         self._access = replace(access, extra=())
         self._table = table
         self._path = path
+        self._checked = False
 
     @property
     def place(self) -> str:
@@ -188,6 +191,7 @@ class KeeperMapLedger(PatientLedger):
 
     def _make_table(self) -> None:
         """On the server that answers. One that is made at a path with rows has these rows."""
+        self._checked = False
         self._do(
             f"CREATE TABLE IF NOT EXISTS {self._table.sql} (name String, entry String) "
             f"ENGINE = KeeperMap({literal(self._path)}) PRIMARY KEY name",
@@ -215,8 +219,32 @@ class KeeperMapLedger(PatientLedger):
             )
         return str(rows[0]["entry"])
 
+    def _check_table(self) -> None:
+        """Once, before anything is read of it. CREATE TABLE IF NOT EXISTS takes any table of this name, and one with another path has the rows of
+        another ledger: a pipeline would have two positions."""
+        if self._checked:
+            return
+        named = f"database = {literal(self._table.database)} AND name = {literal(self._table.name)}"
+        rows = self._ask(f"SELECT engine, engine_full FROM system.tables WHERE {named}")  # noqa: S608
+        for row in rows:
+            self._refuse_other(row["engine"], row["engine_full"])
+        self._checked = bool(rows)
+
+    def _refuse_other(self, engine: str, definition: str) -> None:
+        path = _path_of(definition) if engine == "KeeperMap" else None
+        if path is not None and path.rstrip("/") == self._path.rstrip("/"):
+            return
+        there = f"has the engine {engine}" if path is None else f"is at the path {path!r} of Keeper"
+        right = "" if path is None else f"the path {path!r}, or "
+        raise ConfigError(
+            f"ledger.keeper_map: the table {self.place} {there}, and the path that is named is {self._path!r}.",
+            safe=_NOTHING_CHANGED,
+            command=f"name {right}another `table` under `ledger` in {{file}}",
+        )
+
     def _row(self) -> tuple[Entry, int] | None:
         """The pipeline's row and its version."""
+        self._check_table()
         sql = f"SELECT entry, _version AS version FROM {self._table.sql} WHERE name = {literal(self.pipeline)}"  # noqa: S608
         rows = self._ask(sql)
         return (Entry.from_text(rows[0]["entry"]), int(rows[0]["version"])) if rows else None
@@ -291,6 +319,12 @@ class KeeperMapLedger(PatientLedger):
 
     def _reason(self, failure: Exception) -> str:
         return str(failure)
+
+
+def _path_of(definition: str) -> str | None:
+    """Out of `KeeperMap('PATH'…`, as ClickHouse writes it."""
+    found = _DEFINITION.match(definition)
+    return found and re.sub(r"\\(.)", r"\1", found[1])
 
 
 def _mark(state: LedgerState) -> str:
