@@ -69,6 +69,10 @@ _BLOCKING = {
     "asyncmy": "pymysql",
 }
 """The driver that waits, for each that does not."""
+_BEGUN = (2, 3)
+"""libpq's INTRANS and INERROR: a statement of this transaction was answered."""
+_SERVER_STATUS_IN_TRANS = 1
+"""Of the protocol of MySQL."""
 _PAUSE = 0.2
 GROUP_LENGTH = 255
 """MySQL and MariaDB cut longer names, and ignore trailing spaces."""
@@ -386,7 +390,17 @@ def _driver_autocommits(driver: Any, dialect: Dialect) -> bool:
         mode = getattr(driver, "autocommit", None)  # from Python 3.12 on; without it, isolation_level says it
         alone = mode if isinstance(mode, bool) else driver.isolation_level is None
         return alone and not driver.in_transaction
-    return dialect.detect_autocommit_setting(driver)
+    return dialect.detect_autocommit_setting(driver) and not _in_transaction(driver)
+
+
+def _in_transaction(driver: Any) -> bool:
+    """Whether a transaction was begun though statements commit by themselves otherwise, such as by `connection.transaction()` of psycopg, or
+    `begin()` of PyMySQL."""
+    info = getattr(driver, "info", None)  # psycopg's, in all of its versions
+    if hasattr(info, "transaction_status"):
+        return info.transaction_status in _BEGUN
+    status = getattr(driver, "server_status", 0)  # PyMySQL's
+    return isinstance(status, int) and bool(status & _SERVER_STATUS_IN_TRANS)
 
 
 class PlainConnection:

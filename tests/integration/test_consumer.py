@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -888,6 +888,33 @@ def test_a_plain_connection_of_the_driver(kafka: LocalKafka, new_topic: Callable
         store.rewind()
 
 
+def test_a_transaction_on_a_connection_whose_statements_commit_by_themselves_otherwise(
+    kafka: LocalKafka, new_topic: Callable[..., str], engine: Engine
+) -> None:
+    """As psycopg's `with connection.transaction():`, which it recommends with `autocommit`: results and offset are one transaction there, and
+    after it the connection is refused again."""
+    topic = new_topic()
+    produce(kafka, topic, 4)
+    handler, mark = SqlOffsets(engine), "?" if engine.dialect.name == "sqlite" else "%s"
+    row = f"INSERT INTO results VALUES ({mark}, {mark}, {mark})"
+    with (
+        closing(_plain(engine, alone=True)) as plain,
+        OffsetStore.connect(config(kafka, topic), [topic], handler) as store,
+    ):
+        for error in (ZeroDivisionError, None):
+            messages = read(store, 4)
+            with pytest.raises(errors.ConfigError, match="by itself"):
+                store.save_many(messages, plain)
+            with suppress(ZeroDivisionError), _begun(plain):
+                plain.cursor().executemany(row, [(each.topic(), each.partition(), each.offset()) for each in messages])
+                store.save_many(messages, plain)
+                if error is not None:
+                    raise error
+            (store.committed if error is None else store.rewind)()
+            assert landed(engine) == ([0, 1, 2, 3] if error is None else [])
+        assert stored(engine, topic) == {0: 4}
+
+
 def test_an_async_engine(kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres) -> None:
     """Results and offsets in a transaction that is awaited: rollback, commit, a session, and a successor that fences."""
     topic = new_topic()
@@ -990,6 +1017,22 @@ def test_an_async_driver_whose_waiting_twin_is_not_known() -> None:
 
 class _OtherDriver:
     """A connection that is none of the engine's driver."""
+
+
+@contextmanager
+def _begun(connection: Any) -> Iterator[None]:
+    """A transaction that the user begins on a connection whose statements commit by themselves otherwise."""
+    if hasattr(connection, "transaction"):
+        with connection.transaction():
+            yield
+        return
+    connection.cursor().execute("BEGIN")
+    try:
+        yield
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
 
 
 def _plain(engine: Engine, *, alone: bool = False) -> Any:
