@@ -20,7 +20,7 @@ from .mutants import (
     planted,
 )
 from .snapshot_mutants import OWN
-from .wrapped_mutants import CLAIMED
+from .wrapped_mutants import CLAIMED, ROWS, WORKER
 
 IN_CLICKHOUSE = (
     planted(
@@ -82,6 +82,30 @@ WRAPPED = (
         CLAIMED,
         "    if row.mark is Mark.CLAIMED:\n",
         "    if row.mark is None:\n",
+    ),
+    planted(
+        "wrapped: two programs push a block at once",
+        "two programs push one partition",
+        TWICE,
+        ROWS,
+        "if harmless else (Mark.BEFORE.value,)",
+        "if True else (Mark.BEFORE.value,)",
+    ),
+    planted(
+        "wrapped: a zombie is not waited for",
+        "a zombie pushes",
+        TWICE,
+        ROWS,
+        "return now > ends(row, wait)",
+        "return True",
+    ),
+    planted(
+        "wrapped: a zombie pushes without a claim",
+        "a zombie pushes",
+        TWICE,
+        WORKER,
+        "    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)\n",
+        "    return replace(pushing, stage=Stage.PUSH)\n",
     ),
 )
 IN_TABLES = (

@@ -32,6 +32,8 @@ WRAPPED = (
         "harmless: a program dies, an answer is lost", ("AA",), _Attempts(crash=1, lost=1), True, alive=1, clock=3
     ),
     _Wrapped("probe: a program dies, an answer is lost", ("AA",), _Attempts(crash=1, lost=1), alive=1, clock=3),
+    _Wrapped("two programs push one partition", ("AA",), _Attempts(), clock=1),
+    _Wrapped("a zombie pushes", ("AA",), _Attempts(abandon=1), alive=1, clock=3),
     _Wrapped("no probe: a program dies", ("AA",), _Attempts(crash=1), probe=False, halts=UNKNOWN, alive=1),
 )
 
