@@ -1,4 +1,5 @@
-"""The example that tails files, as a process of its own that is killed: into SQLite, ClickHouse, Iceberg, or a wrapped sink that can be asked."""
+"""The example that tails files, as a process of its own that is killed: into SQLite, ClickHouse, Iceberg, or a wrapped sink that can be asked;
+with the position in SQLite, in a KeeperMap table, or in another package's ledger."""
 
 from __future__ import annotations
 
@@ -48,21 +49,25 @@ def plain(tail: Any, folder: Path, at_once: int) -> None:
 
 
 def main(kind: str, target: str, folder: str, at_once: str) -> None:
-    tail, ledger = example(), f"sqlite:///{folder}/ledger"
+    tail = example()
     if kind == "plain":
         plain(tail, Path(folder), int(at_once))
         return
-    if kind == "clickhouse":
+    ledger: Any = None if kind in ("sql", "iceberg") else f"sqlite:///{folder}/ledger"
+    if kind in ("clickhouse", "keeper_map"):
         url, _, table = target.rpartition("#")
         sink: Any = landonce.clickhouse(url, table, create=True, deadline=1)
-    elif kind == "wrapped":
+        if kind == "keeper_map":
+            ledger = {"keeper_map": {"path": f"/landonce/{table}", "table": f"of_{table}"}}
+    elif kind in ("wrapped", "plugin"):
+        if kind == "plugin":
+            ledger = {"plugin": {"name": "folder", "options": {"path": f"{folder}/ledgers"}}}
         sink = find_sink("push_target:sink", {"folder": folder}, Path(__file__).parent)
     elif kind == "iceberg":
         sink = landonce.iceberg("shop.lines", json.loads(target), create=True)
     else:
         sink = landonce.sql(target, "lines", create=True)
-    kept = None if kind in ("sql", "iceberg") else ledger
-    with landonce.ExactlyOnceSink(sink, kept, name="lines", schema=tail.SCHEMA, observer=Steps()) as once:
+    with landonce.ExactlyOnceSink(sink, ledger, name="lines", schema=tail.SCHEMA, observer=Steps()) as once:
         for file in sorted(Path(folder).glob("tailed*.log")):
             tail.tail(once, file, int(at_once))
 

@@ -18,9 +18,11 @@ import oracle
 import push_tailer
 import pytest
 from chain import failpoints_in
+from example_scene import install
 from harness import DriverRun, Home
 from plain_driver import PlainDrivers
 from pyiceberg.catalog import load_catalog
+from wrapped_scene import age_claims
 
 from landonce.local import LocalClickHouse
 from landonce.protocol.push import Stage
@@ -56,6 +58,12 @@ WRAPPED = [
     *sides("await", "look", "row", "probe", "reclaim", "push"),
     *sides("found", "settle", "commit", "record"),
 ]
+IN_KEEPER_MAP = ["prepare.after", "send.after", "rearm.after", "record.after"]
+IN_ENTRY = [
+    *("acquire.after", "bind.after", "prepare.after", "claim.after", "await.after", "probe.after", "reclaim.after"),
+    *("push.before", "push.after", "found.before", "settle.before", "settle.after", "commit.before", "record.after"),
+]
+"""Wherever the ledger or the target has changed."""
 _FIRST_COMMIT, _THIRD_COMMIT = 1, 3
 """How many commits are made before: taking the table is one; binding a new partition another."""
 IN_ICEBERG = [
@@ -129,6 +137,9 @@ class Tailed:
 
     def an_hour_passes(self) -> None:
         """For the ledger of a wrapped sink: no attempt is under way any more."""
+        if self.kind == "plugin":
+            for file in (self.folder / "ledgers").glob("*.json"):
+                age_claims(file)
         if self.kind == "wrapped" and (self.folder / "ledger").exists():
             with (
                 closing(sqlite3.connect(self.folder / "ledger", timeout=60)) as ledger,
@@ -228,6 +239,20 @@ def test_into_clickhouse(tmp_path: Path, clickhouse: LocalClickHouse, new_table:
         tailed.exact()
 
 
+def test_with_the_ledger_in_keeper_map(
+    tmp_path: Path, clickhouse_with_zookeeper: LocalClickHouse, new_table: Callable[[], str]
+) -> None:
+    """After its changes."""
+    url, table = clickhouse_with_zookeeper.url, new_table()
+    with PlainDrivers(Home(tmp_path)) as drivers:
+        tailed = Tailed(drivers, "keeper_map", f"{url}#{table}", lambda: in_clickhouse(url, table))
+        for place in IN_KEEPER_MAP:
+            tailed.killed(place)
+        tailed.ends()
+        tailed.exact()
+    assert int(oracle.ask(url, f"SELECT count() FROM of_{table} WHERE name LIKE 'lines.%'")) == 1
+
+
 def test_two_files_into_iceberg(tmp_path: Path) -> None:
     """The table is its own ledger: both files have one entry in it, and a commit for the one says how far the other is."""
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
@@ -260,6 +285,25 @@ def test_into_a_wrapped_sink(tmp_path: Path) -> None:
             run.kill()
         tailed.ends()
         tailed.exact()
+
+
+def test_into_a_wrapped_sink_with_another_packages_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows nothing of claims: they are in the entry of the partition."""
+    site = str(install("landonce-jsonl", tmp_path / "package"))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    (tmp_path / "ledgers").mkdir()
+    with PlainDrivers(Home(tmp_path)) as drivers:
+        tailed = Tailed(drivers, "plugin", "", lambda: in_sqlite(tmp_path / "target.db"))
+        for place in IN_ENTRY:
+            tailed.killed(place)
+        tailed.ends()
+        (tmp_path / "refuse").touch()
+        tailed.killed("release.after")
+        tailed.ends()
+        tailed.exact()
+    assert list((tmp_path / "ledgers").glob("*.json"))
+    assert not (tmp_path / "ledger").exists()
 
 
 def test_the_control_a_plain_tailer_duplicates(tmp_path: Path) -> None:

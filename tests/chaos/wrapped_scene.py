@@ -117,24 +117,28 @@ class InFolder(Wrapped):
         return sorted((row["number"], row["state"], row["attempt"]) for row in _claims(state).get("rows", []))
 
     def an_hour_passes(self) -> None:
-        if not self._file.exists():
-            return
-        with (self._file.parent / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            first, *notes = self._file.read_text().splitlines()
-            state = json.loads(first)
-            claims = _claims(state)
-            for row in claims.get("rows", []):
-                row["age"] += 3_600_000 * (row["state"] == "CLAIMED")
-            if claims:
-                labels = [*json.loads(state["labels"])[:-1], ["claims of blocks", json.dumps(claims)]]
-                aside = self._file.with_suffix(".older")
-                aside.write_text("\n".join([json.dumps({**state, "labels": json.dumps(labels)}), *notes]))
-                aside.replace(self._file)
+        if self._file.exists():
+            age_claims(self._file)
 
     def traces(self) -> tuple[object, ...]:
         letters = sorted((each.name, each.read_bytes()) for each in self.site.dead.glob("[!.]*.jsonl"))
         return self._file.read_text(), letters, sorted(self.landed()["events"], key=repr)
+
+
+def age_claims(file: Path) -> None:
+    """An hour passes for the attempts in an entry of the example's ledger: none is under way any more."""
+    with (file.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first, *notes = file.read_text().splitlines()
+        state = json.loads(first)
+        claims = _claims(state)
+        for row in claims.get("rows", []):
+            row["age"] += 3_600_000 * (row["state"] == "CLAIMED")
+        if claims:
+            labels = [*json.loads(state["labels"])[:-1], ["claims of blocks", json.dumps(claims)]]
+            aside = file.with_suffix(".older")
+            aside.write_text("\n".join([json.dumps({**state, "labels": json.dumps(labels)}), *notes]))
+            aside.replace(file)
 
 
 def _claims(state: dict[str, Any]) -> dict[str, Any]:

@@ -273,14 +273,15 @@ def test_tables_of_a_fan_out_get_the_ready_blocks_together(slow: Slow) -> None:
     assert slow.offsets == [once(10, partition=1) + (odd - late), once(10) + once(10, partition=1) + odd]
 
 
-def test_changes_of_a_key_keep_their_order(slow: Slow, session: SparkSession) -> None:
+@pytest.mark.parametrize("write", ["equality", "merge"])
+def test_changes_of_a_key_keep_their_order(slow: Slow, session: SparkSession, write: str) -> None:
     """Keys are changed in three blocks of their partition, the second of which is slow. A later change does not land before an earlier one."""
     write_file(
         slow,
         {**TEN, "max_rows": 60},
         identity="id",
         changes={"mode": "operation"},
-        write="equality",
+        write=write,
     )
     wanted: list[dict[int, str]] = []
     for partition in (0, 1):
