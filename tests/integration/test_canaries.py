@@ -28,7 +28,7 @@ from pages import run_page
 from pipelines import landonce
 from running import running
 from schema_registry import Gate, LocalSchemaRegistry
-from tls_servers import SecureKafka, SecurePostgres, TlsGate, https
+from tls_servers import SecureKafka, SecurePostgres, TlsGate, TokenEndpoint, https
 
 from landonce.local import LocalClickHouse
 from landonce.local.server import NO_PROXY, free_ports
@@ -441,6 +441,112 @@ def test_a_run_into_postgres_shows_none(
     assert surfaces.places_of(MARKER) >= surfaces.texts.keys()
     assert planted.found(surfaces) == {}
     assert len(planted.secrets) == 2
+
+
+def test_a_store_of_keys_and_tokens_of_an_endpoint_show_none(
+    planted: Planted,
+    secure: SecureKafka,
+    certs: Certificates,
+    database: SecurePostgres,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The keys of events are in a database with a password of its own, and Kafka's logins come with a secret of OAuth."""
+    topic, surfaces = "canary-keys", Surfaces()
+    plain = plain_source(secure, topic)
+    with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE USER kim SUPERUSER PASSWORD 'c4nary-store'")
+        connection.execute("CREATE DATABASE keys OWNER kim")
+    secure_url = database.secure_url(password="PASSWORD").replace("landonce:PASSWORD", "kim:PASSWORD")
+    secure_url = secure_url.replace("/landonce?", "/keys?")
+    with closing(TokenEndpoint(certs, "c4nary-oauth")) as endpoint:
+        options = endpoint.options(planted.plant("oauth", "command"))
+        planted.write_file(
+            {**plain, "bootstrap_servers": secure.at("sasl_tls"), "options": options},
+            {"sql": {"url": "sqlite:///landed.db", "table": "unique_events", "create": True}},
+            dedup={
+                "key": ["id"],
+                "store": {"postgres": secure_url.replace("PASSWORD", planted.plant("store", "file"))},
+            },
+            dead_letters={"topic": f"{topic}-dead"},
+        )
+        search(planted, surfaces, capsys, monkeypatch)
+        surfaces.add("store", *ledger_dump(secure_url.replace("PASSWORD", "c4nary-store")))
+        surfaces.add("topic of dead letters", *letters(secure, f"{topic}-dead"))
+        for wrong in ("store", "oauth"):
+            surfaces.add(f"error of {wrong}", fails(planted, wrong, capsys, monkeypatch))
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys()
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 4
+
+
+def test_a_program_that_pushes_and_consumes_shows_none(
+    planted: Planted,
+    secure: SecureKafka,
+    certs: Certificates,
+    database: SecurePostgres,
+    guarded: LocalClickHouse,
+) -> None:
+    """In a process of its own, which logs everything and prints its errors, with the right secrets and with wrong ones."""
+    topic, surfaces = "canary-program", Surfaces()
+    plain_source(secure, topic)
+    with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as connection:
+        for user in ("ledger", "target"):
+            connection.execute(f"CREATE USER {user}_of_program SUPERUSER PASSWORD 'c4nary-{user}'")
+            connection.execute(f"CREATE DATABASE {user}_of_program OWNER {user}_of_program")
+    endpoint, gate = TokenEndpoint(certs, "c4nary-oauth"), TlsGate(guarded.http_port, certs)
+
+    def settings(before: str) -> dict[str, Any]:
+        """What needs a secret. `before`: how each secret begins."""
+        for kind in ("clickhouse", "ledger", "target", "oauth"):
+            planted.secrets[f"{before}{kind}"] = f"{before}{kind}"
+        databases = {
+            kind: database.secure_url(password="PASSWORD")
+            .replace("landonce:PASSWORD", f"{kind}_of_program:{before}{kind}")
+            .replace("/landonce?", f"/{kind}_of_program?")
+            for kind in ("ledger", "target")
+        }
+        url = https(guarded.url, gate.port).replace("c4nary-clickhouse", f"{before}clickhouse")
+        servers = {"bootstrap.servers": secure.at("sasl_tls"), "group.id": f"{MARKER}{len(before)}"}
+        return {**databases, "clickhouse": url, "kafka": {**servers, **endpoint.options(f"{before}oauth")}}
+
+    given = {"name": MARKER, "topic": topic, "ca_cert": str(certs.authority), "seconds": 60}
+    environment = {"GIVEN": json.dumps({**given, **settings("c4nary-"), "wrong": settings("c4nary-wrong-")})}
+    out, err = planted.folder / "out.log", planted.folder / "err.log"
+    command = [sys.executable, "-X", "dev", str(Path(__file__).with_name("secret_program.py"))]
+    with out.open("wb") as to_out, err.open("wb") as to_err, closing(endpoint), closing(gate):
+        program = subprocess.Popen(
+            [*command, MARKER],
+            stdin=subprocess.PIPE,
+            stdout=to_out,
+            stderr=to_err,
+            cwd=planted.folder,
+            env={**os.environ, **environment},
+        )
+        try:
+            until = time.monotonic() + 120
+            while "all of it succeeded" not in out.read_text():
+                assert program.poll() is None, err.read_text()
+                assert time.monotonic() < until, err.read_text()
+                time.sleep(0.1)
+            surfaces.add_processes(program.pid, environment)
+            program.communicate(b"\n", timeout=120)
+        finally:
+            program.kill()
+    said = out.read_text()
+    assert said.endswith("the end\n"), err.read_text()
+    assert "a wrong secret was right" not in said
+    surfaces.add("output", said)
+    surfaces.add("errors and logs", err.read_text())
+    assert err.read_text().count("Traceback (most recent call last)") >= 5
+    surfaces.add("statements", statements(guarded))
+    for kind in ("ledger", "target"):
+        url = database.secure_url().replace("/landonce?", f"/{kind}_of_program?")
+        surfaces.add(kind, *ledger_dump(url))
+    surfaces.add_files("folder", planted.folder)
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys() - {"environments"}
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 8
 
 
 def reference(planted: Planted, kind: str) -> str:
