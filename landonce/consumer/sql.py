@@ -387,6 +387,7 @@ def autocommits(connection: Connection) -> bool:
 
 def _driver_autocommits(driver: Any, dialect: Dialect) -> bool:
     if dialect.name == "sqlite":
+        driver = getattr(driver, "driver_connection", driver)  # SQLAlchemy's, around aiosqlite's
         mode = getattr(driver, "autocommit", None)  # from Python 3.12 on; without it, isolation_level says it
         alone = mode if isinstance(mode, bool) else driver.isolation_level is None
         return alone and not driver.in_transaction

@@ -915,17 +915,21 @@ def test_a_transaction_on_a_connection_whose_statements_commit_by_themselves_oth
         assert stored(engine, topic) == {0: 4}
 
 
-def test_an_async_engine(kafka: LocalKafka, new_topic: Callable[..., str], postgres: LocalPostgres) -> None:
+@pytest.mark.parametrize("database", ["postgres", "sqlite"])
+def test_an_async_engine(
+    kafka: LocalKafka, new_topic: Callable[..., str], request: pytest.FixtureRequest, tmp_path: Path, database: str
+) -> None:
     """Results and offsets in a transaction that is awaited: rollback, commit, a session, and a successor that fences."""
     topic = new_topic()
     produce(kafka, topic, 6)
-    judge = create_engine(postgres.url)
+    url = f"sqlite:///{tmp_path}/db" if database == "sqlite" else request.getfixturevalue("postgres").url
+    judge = create_engine(url)
     with judge.begin() as connection:
         for statement in ("DROP TABLE IF EXISTS results", "DROP TABLE IF EXISTS landonce_offset", RESULTS):
             connection.execute(text(statement))
 
     async def consume() -> None:
-        engine = create_async_engine(postgres.url)
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
         handler = SqlOffsets(engine)
         with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
             for end in (asyncio.CancelledError, None):
@@ -951,6 +955,11 @@ def test_an_async_engine(kafka: LocalKafka, new_topic: Callable[..., str], postg
             async with alone.connect() as connection:
                 with pytest.raises(errors.ConfigError, match="by itself"):
                     await connection.run_sync(lambda plain: store.save(more[1], plain))
+                await connection.execute(text("BEGIN"))
+                await connection.run_sync(lambda plain: store.save(more[1], plain))
+                await connection.execute(text("ROLLBACK"))
+            store.rewind()
+            more[1:] = await asyncio.to_thread(read, store, 1)
             async with engine.connect() as connection:
                 with pytest.raises(errors.ConfigError, match="an AsyncConnection cannot be waited for here"):
                     store.save(more[1], connection)
