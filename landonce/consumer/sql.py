@@ -397,9 +397,9 @@ def _driver_autocommits(driver: Any, dialect: Dialect) -> bool:
 def _in_transaction(driver: Any) -> bool:
     """Whether a transaction was begun though statements commit by themselves otherwise, such as by `connection.transaction()` of psycopg, or
     `begin()` of PyMySQL."""
-    info = getattr(driver, "info", None)  # psycopg's, in all of its versions
-    if hasattr(info, "transaction_status"):
-        return info.transaction_status in _BEGUN
+    found = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg's, in all of its versions
+    if found is not None:
+        return found in _BEGUN
     status = getattr(driver, "server_status", 0)  # PyMySQL's
     return isinstance(status, int) and bool(status & _SERVER_STATUS_IN_TRANS)
 
