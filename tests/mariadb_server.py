@@ -61,6 +61,7 @@ class LocalMariaDB(LocalDatabase):
             "--no-defaults",
             "--bootstrap",
             f"--datadir={self._data}",
+            f"--tmpdir={self.folder}",
             f"--lc-messages-dir={_messages()}",
             "--log-warnings=0",
             *_as_root(),
@@ -73,6 +74,7 @@ class LocalMariaDB(LocalDatabase):
             str(_mariadb_binary("mariadbd")),
             "--no-defaults",
             f"--datadir={self._data}",
+            f"--tmpdir={self.folder}",  # in a folder that servers share, one that starts removes the temporary tables of the others
             f"--bind-address={LOOPBACK}",
             f"--port={self.port}",
             "--socket=mariadb.sock",

@@ -241,7 +241,7 @@ class Known:
         order = np.lexsort((seen["offset"], seen["place"]))
         seen, bucket = seen[order], bucket[order]
         places, begins = np.unique(seen["place"], return_index=True)
-        ends = [*begins[1:].tolist(), len(seen)]
+        ends = np.append(begins, len(seen))[1:]
         return Known(seen, bucket, {int(p): (int(b), int(e)) for p, b, e in zip(places, begins, ends, strict=True)})
 
     def look_up(self, events: npt.NDArray[np.void]) -> tuple[Any, Any, Any]:
