@@ -381,10 +381,10 @@ def test_keys_that_are_true_or_false_can_be_audited(where: str, request: pytest.
     assert sorted(zip(*held.select([0, 2]).to_pydict().values(), strict=True)) == [(False, 1), (True, 0)]
 
 
-def _slow(site: Site) -> SqlTable:
-    """A table that takes a second to be read."""
+def _slow(site: Site, seconds: float = 1) -> SqlTable:
+    """A table that takes so long to be read."""
     site.ask("ALTER TABLE events RENAME TO held")
-    slowly = "BEGIN PERFORM pg_sleep(1); RETURN QUERY SELECT * FROM held; END"
+    slowly = f"BEGIN PERFORM pg_sleep({seconds}); RETURN QUERY SELECT * FROM held; END"
     site.ask(f"CREATE FUNCTION slowly() RETURNS SETOF held LANGUAGE plpgsql AS '{slowly}'")
     site.ask("CREATE VIEW events AS SELECT * FROM slowly()")
     return SqlTable(site.sink)
@@ -395,9 +395,9 @@ def test_a_look_at_a_large_table_takes_as_long_as_it_takes(where: str, request: 
     """As does an audit. The control: a look within the limit for questions that are answered at once."""
     site: Site = request.getfixturevalue(where)
     site.settle(site.prepared((0, 9)), changes((7, "U", 1, "a")) if site.key else rows(7))
-    table = _slow(site)
+    table = _slow(site, 1.5)
     keys = SqlKeys(table, parse_schema("id BIGINT NOT NULL")) if site.key else None
-    table.database._answer_seconds = 0.3  # type: ignore[attr-defined]
+    table.database._answer_seconds = 0.8  # type: ignore[attr-defined]
     asked = [(Partition("t", 0), 7), (Partition("t", 1), 0), (Partition("u", 0), 0)]
     assert table.look(asked).ends == ((Partition("t", 0), 8),)
     assert table.look([(Partition("t", 0), 8)]).ends == ()

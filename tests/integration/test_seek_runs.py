@@ -257,7 +257,7 @@ def test_totals_with_a_filter_are_those_of_one_pass(pipe: Pipe, how: str) -> Non
     assert pipe.totals() == replace(once, landed=11)
     pipe.state("seek", "--to-offset", f"{topic}:0:19", how)
     assert "Skipped" in pipe.state("seek", "--to-offset", f"{topic}:0:25")
-    assert pipe.totals().read == 19
+    assert pipe.totals().read == (20 if how == "--keep-rows" else 19), "what is still in the target counts again"
     pipe.state("seek", "--to-offset", f"{topic}:0:0", how)
     assert pipe.totals() == Totals()
     pipe.run()
