@@ -2,8 +2,9 @@
 
     read the runs ─► read the payloads of accepted events ─► new ids ─► write new runs ─► swap runs, rule and epochs
 
-An event is found in the runs by its coordinates. Killed anywhere, the store has the old keys and rule, or the new ones; bytes that no list
-names are removed after a day. The swap fences drivers, so none of them goes on with the old rule.
+An event is found in the runs by its coordinates. One that is not there was accepted under an earlier rule, and has no key under the present one,
+or another event has it: its chunk says when it was accepted. Killed anywhere, the store has the old keys and rule, or the new ones; bytes that no
+list names are removed after a day. The swap fences drivers, so none of them goes on with the old rule.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from landonce.dedup.runs import (
 )
 from landonce.dedup.store import Replacement, Scope, Shard, Store
 from landonce.errors import Fenced, NothingToDo, StoreDamaged
-from landonce.protocol.dedup import MOST_KEYS, Run
+from landonce.protocol.dedup import MOST_KEYS, Run, bucket_of, has_expired
 from landonce.protocol.ledger import Note, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import NO_END, Partition, Range
@@ -122,12 +123,14 @@ def prepare(kept: Kept) -> Rekeying:
     shards = store.shards(range(scope.shards))
     known = Known.of(store, [run for each in shards.values() for run in each.runs])
     found: list[_Ids] = []
-    matched = keyless = 0
+    events = matched = keyless = 0
     unreadable: dict[str, int] = {}
-    for pipeline, ids in _all_ids(store, marks, rule, key_fields(kept.source, rule), kept.parts.decoding):
+    for pipeline, accepted_at, ids in _all_ids(store, marks, rule, key_fields(kept.source, rule), kept.parts.decoding):
         bucket, at, there = known.look_up(ids.first_seen)
-        ids.first_seen["at"] = at
         matched += int(there.sum())
+        bucket, at, there = _without_run(scope, accepted_at, bucket, at, there)
+        ids.first_seen["at"] = at
+        events += int(there.sum())
         keyless += int((there & ids.readable & ~ids.valid).sum())
         if lost := int((there & ~ids.readable).sum()):
             unreadable[pipeline] = unreadable.get(pipeline, 0) + lost
@@ -140,12 +143,22 @@ def prepare(kept: Kept) -> Rekeying:
         rule=rule,
         marks=marks,
         buckets=buckets,
-        events=matched,
+        events=events,
         unknown=known.count - matched,
         keyless=keyless,
         merged=merged,
         unreadable=unreadable,
     )
+
+
+def _without_run(scope: Scope, accepted_at: int, bucket: Any, at: Any, there: Any) -> tuple[Any, Any, Any]:
+    """Events of one chunk that the runs lack count from when the chunk was accepted, unless keys of then have expired: the next rule may tell
+    them apart again."""
+    own = bucket_of(accepted_at, scope.bucket)
+    if has_expired(own, bucket_s=scope.bucket, horizon_ms=scope.horizon):
+        return bucket, at, there
+    moment = at.dtype.type(accepted_at)
+    return np.where(there, bucket, own), np.where(there, at, moment), np.ones(len(there), np.bool_)
 
 
 def carry_out(kept: Kept, new: Rekeying, owner: str, *, forget_unknown: bool) -> None:
@@ -259,8 +272,8 @@ class Known:
 
 def _all_ids(
     store: Store, marks: dict[str, Mark], rule: KeyRule, schema: Schema, decoding: Decoding
-) -> Iterator[tuple[str, _Ids]]:
-    """The new ids of all accepted events whose payloads are there, chunk by chunk, each with its pipeline."""
+) -> Iterator[tuple[str, int, _Ids]]:
+    """The new ids of all accepted events whose payloads are there, chunk by chunk, each with its pipeline and when it was accepted."""
     decode_values = decoder_of(schema, decoding.with_limit(_LARGE))
     for pipeline, mark in marks.items():
         for chunk in store.chunks(pipeline):
@@ -271,6 +284,7 @@ def _all_ids(
                 of_query = VALUE not in records.column_names
                 yield (
                     pipeline,
+                    chunk.accepted_at,
                     _ids_of_rows(records, rule, label) if of_query else ids_of(records, rule, decode_values, label),
                 )
 

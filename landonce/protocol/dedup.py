@@ -83,6 +83,11 @@ def expired(
     return dropped, max([horizon_ms, *((each + 1) * bucket_s * 1000 for each in dropped)])
 
 
+def has_expired(bucket: int, *, bucket_s: int, horizon_ms: int) -> bool:
+    """Whether the keys of a bucket are gone."""
+    return (bucket + 1) * bucket_s * 1000 <= horizon_ms
+
+
 class Moments(Protocol[Late]):
     """A moment, or an array of moments."""
 

@@ -605,17 +605,56 @@ class TestRekey:
         sql.send(some(70, 80), key=b"new")
         assert sql.run().landed == 1
 
-    def test_there_and_back(self, sql: Unique, command: Command) -> None:
-        sql.send([*some(0, 500), *some(0, 100)])
+    @pytest.mark.parametrize("between", [["name", "kind"], ["id"], ["grade"]], ids=",".join)
+    def test_there_and_back(self, sql: Unique, command: Command, between: list[str]) -> None:
+        """The rule in between may take events for copies of each other, or give some of them no key."""
+        source = sql.source(schema="id bigint, kind string, name string, grade string")
+        sql.write_file(source=source)
+        kinds = [*some(0, 500), *some(0, 50, "b")]
+        sql.send([*kinds, *some(0, 100)])
         sql.send(some(400, 600), partition=1)
+        graded = {"id": 1000, "kind": "a", "name": "n", "grade": "g"}
+        send(sql.kafka, sql.topic, [graded], partition=1)
         sql.run()
         before = sorted(sql.rows())
-        for rule in (["name", "kind"], ["kind", "id"]):
-            sql.write_file({"key": rule})
-            assert command("dedup", "rekey", sql.file, "-y").code == 0
-        sql.send(some(0, 600))
+        assert len(before) == 651
+        for rule in (between, ["kind", "id"]):
+            sql.write_file({"key": rule}, source=source)
+            said = command("dedup", "rekey", sql.file, "-y")
+            assert said.code == 0, said.err
+        assert "651 accepted events of the window get new ids: 651 distinct ones" in said.out
+        sql.send([*kinds, *some(400, 600)])
+        send(sql.kafka, sql.topic, [graded], partition=1)
         assert sql.run().landed == 0
         assert sorted(sql.rows()) == before
+
+    def test_there_and_back_with_copies_of_the_rule_in_between(self, sql: Unique, command: Command) -> None:
+        """What the rule in between dropped was never accepted: it has no key, and lands when it is sent again."""
+        sql.send([*some(0, 50), *some(0, 50, "b")])
+        sql.run()
+        sql.write_file({"key": ["id"]})
+        assert command("dedup", "rekey", sql.file, "-y").code == 0
+        sql.send([*some(0, 50, "c"), *some(50, 60, "c")])
+        assert sql.run().landed == 10
+        sql.write_file()
+        said = command("dedup", "rekey", sql.file, "-y")
+        assert "110 accepted events of the window get new ids: 110 distinct ones" in said.out
+        sql.send([*some(0, 50), *some(0, 50, "b"), *some(0, 60, "c")])
+        assert sql.run().landed == 50
+        assert set(sql.events().values()) == {1}
+
+    def test_what_has_expired_gets_no_key_back(self, sql: Unique, command: Command) -> None:
+        """Its payload may stay longer, while it waits to be sent."""
+        sql.send([*some(0, 50), *some(0, 50, "b")])
+        sql.run()
+        with closing(sqlite3.connect(sql.store)) as connection, connection:
+            connection.execute("DELETE FROM landonce_dedup_run")
+            connection.execute(
+                "UPDATE landonce_dedup_scope SET horizon = (? / bucket_s + 1) * bucket_s * 1000", [int(time.time())]
+            )
+        sql.write_file({"key": ["id"]})
+        said = command("dedup", "rekey", sql.file, "-y")
+        assert "0 accepted events of the window get new ids: 0 distinct ones" in said.out, said.err
 
     def test_without_payloads_it_is_refused(self, sql: Unique, command: Command) -> None:
         sql.write_file({"payloads": "sent"})

@@ -19,6 +19,7 @@ from landonce.protocol.dedup import (
     bucket_of,
     bucket_seconds,
     expired,
+    has_expired,
     has_turn,
     is_late,
     may_commit,
@@ -48,6 +49,12 @@ def test_a_bucket_is_dropped_when_its_youngest_key_is_older_than_the_ttl() -> No
     assert expired([10, 11], now_s=189, **ask) == ((), 0)
     assert expired([10, 11], now_s=190, **ask) == ((10,), 110_000)
     assert expired([11, 10, 10], now_s=200, **ask) == ((10, 11), 120_000)
+
+
+def test_what_is_dropped_has_expired_and_what_is_not_has_not() -> None:
+    dropped, horizon = expired([10, 11], now_s=190, ttl_s=80, bucket_s=10, horizon_ms=0)
+    assert [each for each in (9, 10, 11) if has_expired(each, bucket_s=10, horizon_ms=horizon)] == [9, *dropped]
+    assert not has_expired(0, bucket_s=10, horizon_ms=0)
 
 
 def test_the_horizon_moves_only_if_a_bucket_is_dropped_so_old_topics_can_be_read() -> None:
