@@ -52,6 +52,8 @@ class AcceptSink(SnapshotSink[Staged]):
     rule: KeyRule
     source: Schema
     """What a record is decoded to. One that cannot be is a dead letter, and its key is not taken."""
+    target: Schema
+    """What rows of a query must fit."""
     shards: int
     ttl: int
     late: Literal["dead_letter", "accept", "drop"]
@@ -278,7 +280,7 @@ class OpenAccept(OpenSnapshot[Staged]):
             rule=self.sink.rule,
             late=self.sink.late,
             source=self.sink.source,
-            target=self.sink.source,
+            target=self.sink.target,
             lineage=scope.lineage,
             bucket=scope.bucket,
             horizon=scope.horizon,

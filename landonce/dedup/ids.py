@@ -21,7 +21,8 @@ value, the value. All numbers are big-endian.
     h      header: its bytes
     z      null, if `on_null` is `value`: no bytes
 
-Neither a width, a unit nor a version of the schema is in it, so an id survives when a field is widened. A timestamp
+Neither a width, a unit nor a version of the schema is in it, so an id survives when a field is widened. Floats of records are read as doubles
+(`rule.with_doubles`), because 0.1 in 4 bytes is another number. A timestamp
 without a zone counts as UTC. If `on_null` is `unique`, an event with a null in its key has the empty name and one part:
 
     o      coordinates: 4 bytes of partition, 8 bytes of offset, the topic's label in UTF-8

@@ -21,7 +21,7 @@ from landonce.dedup.contents import Chunk
 from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.marks import known_types
-from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema, with_type
+from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema, with_doubles, with_type
 from landonce.dedup.runs import decode, look_up, place_of, shard_of
 from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.dedup.tables import NEW
@@ -75,13 +75,18 @@ class Kept:
         return found
 
     @cached_property
-    def source(self) -> Schema:
-        """What records are decoded to."""
+    def columns(self) -> Schema:
+        """What records are decoded to, in the types of the target's columns."""
         return with_type(record_schema(self.parts), self.dedup)
 
     @cached_property
+    def source(self) -> Schema:
+        """What records are decoded to, to be accepted."""
+        return with_doubles(self.columns, self.rule)
+
+    @cached_property
     def rule(self) -> KeyRule:
-        return key_rule(self.dedup, self.source, self.parts.decoding, known_types(self.parts))
+        return key_rule(self.dedup, self.columns, self.parts.decoding, known_types(self.parts))
 
     def sent(self, pipeline: str) -> Mapping[Partition, int]:
         """How far a pipeline has sent its events: by its ledger, where that is known here; else as it said last."""

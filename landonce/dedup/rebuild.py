@@ -33,7 +33,7 @@ from landonce.dedup.contents import Chunk
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.look import Kept, key_fields
 from landonce.dedup.rekey import Known, ids_of, now, refuse_unknown, swap, written
-from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED
+from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED, has_narrow_floats
 from landonce.dedup.runs import Keys, decode, first_of_each, first_seen_of, look_up, place_of, sort_ids
 from landonce.dedup.store import Replacement, Scope
 from landonce.engine import dead_letters
@@ -423,6 +423,7 @@ def _from_columns(
     fields = [column for column in rule.columns if column.kind not in (KAFKA_KEY, HEADER)]
     fields = [column for column in fields if column.path != (RECORD_TYPE,)]
     plain = len(fields) == len(rule.columns) and all(len(each.path) == 1 for each in fields)
+    plain = plain and not has_narrow_floats(kept.columns, rule)  # the table has rounded them
     if not count or not plain or kept.parts.config.transform.select or rule.on_null == "unique":
         return [], count
     sure = all(each.kind in _SURE for each in fields)

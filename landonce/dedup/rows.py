@@ -50,6 +50,8 @@ class RowsWorker(AcceptWorker):
         moments = _moments(rows)
         fitted = fit_to(recipe.target)(rows)
         table, kept = fitted.table, fitted.kept
+        if recipe.source != recipe.target:  # the store keeps the key's floats as they came, and the target rounds them
+            table = fit_to(recipe.source)(rows.take(pa.array(kept))).table
         label, number = (rows.column(name)[0].as_py() if rows.num_rows else 0 for name in COORDINATES[:2])
         offsets = table.column("_offset").to_numpy()
         ids = compute(recipe.rule, table, None, {}, Coordinates(str(label), int(number), offsets))

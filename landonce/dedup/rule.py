@@ -73,6 +73,26 @@ def _widest(type_: pa.DataType) -> pa.DataType:
     return type_ if pt.is_uint64(type_) else wide
 
 
+def with_doubles(schema: Schema, rule: KeyRule) -> Schema:
+    """The schema with doubles for the floats of the key, whatever the columns of the target are: 0.1 is another number at each width, and an id
+    must not change when a column is widened."""
+    paths = [column.path for column in rule.columns if column.kind == "float"]
+    return replace(
+        schema, fields=tuple(replace(each, type=_doubled(each.type, (each.name,), paths)) for each in schema.fields)
+    )
+
+
+def has_narrow_floats(schema: Schema, rule: KeyRule) -> bool:
+    """Whether the key has floats that these columns round."""
+    return with_doubles(schema, rule) != schema
+
+
+def _doubled(type_: pa.DataType, path: Path, paths: Sequence[Path]) -> pa.DataType:
+    if pt.is_struct(type_):
+        return pa.struct([each.with_type(_doubled(each.type, (*path, each.name), paths)) for each in type_])
+    return pa.float64() if path in paths else type_
+
+
 @dataclass(frozen=True)
 class KeyColumn:
     """One part of a key. `kind` is the class of a field's type, or `kafka key`, or `header`."""
@@ -142,10 +162,11 @@ def _described(column: KeyColumn) -> str:
 
 
 def accepted_schema(recipe: RowRecipe, dedup: Dedup, types: Sequence[RecordType] = ()) -> Schema:
-    """What a record must be to be accepted: all that the target asks for, or the fields of the key, if the target cannot say it beforehand."""
+    """What a record must be to be accepted: all that the target asks for, or the fields of the key, if the target cannot say it beforehand.
+    The key's floats are doubles."""
     source = with_type(source_schema(recipe), dedup)
     if recipe.describes_records:
-        return source
+        return with_doubles(source, key_rule(dedup, source, types=types))
     fields_of_key = with_marks(dedup, source, types).fields
     named = {name for part in fields_of_key for name in (part, part.split(".")[0])}
     fields = tuple(replace(each, required=False) for each in source.fields if each.name in named)

@@ -22,7 +22,7 @@ from landonce.config.start import KafkaStart
 from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
 from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
 from landonce.dedup.marks import known_types
-from landonce.dedup.rule import PUSHED, accepted_schema, key_rule
+from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, with_doubles
 from landonce.dedup.store import Store, StorePlace
 from landonce.engine import pipeline
 from landonce.engine.driver import Driver
@@ -205,13 +205,15 @@ def accept_sink(
     *,
     of_query: bool = False,
 ) -> AcceptSink:
-    """The store as a sink. `declared`: all fields of records, where a file says them. `decoding`: of records. `types`: what schemas say of
+    """The store as a sink. `source`: what records are decoded to; of a query, the columns of the target. `declared`: all fields of records, where a file says them. `decoding`: of records. `types`: what schemas say of
     the key."""
+    rule = key_rule(dedup, source, decoding, types)
     return AcceptSink(
         place=place,
         pipeline=pipeline,
-        rule=key_rule(dedup, source, decoding, types),
-        source=source,
+        rule=rule,
+        source=with_doubles(source, rule),
+        target=source,
         shards=dedup.shards,
         ttl=int(dedup.ttl),
         late=dedup.late,

@@ -165,6 +165,28 @@ def some(first: int, end: int, kind: str = "a") -> list[tuple[int, str, str]]:
     return [(each, kind, f"n{each}") for each in range(first, end)]
 
 
+def test_a_key_of_floats_survives_a_wider_column(clickhouse_table: Unique, command: Command) -> None:
+    """0.1 is rounded by the table, and not in the key."""
+    site = clickhouse_table
+    source = site.source(schema="id BIGINT, price FLOAT")
+    site.write_file({"key": ["id", "price"]}, source=source, ledger={"sqlite": "keys.db"})
+    records = [{"id": number, "price": 0.1 + number} for number in range(10)]
+    send(site.kafka, site.topic, records)
+    assert site.run().landed == 10
+    url, table = site.sink["clickhouse"]["url"], site.sink["clickhouse"]["table"]
+    assert ask(url, f"SELECT DISTINCT toTypeName(price) AS type FROM {table}") == [{"type": "Nullable(Float32)"}]
+    assert "offset 3\n" in command("dedup", "find", site.file, "3", "3.1").out
+    send(site.kafka, site.topic, records)
+    assert site.run().landed == 0
+    ask(url, f"ALTER TABLE {table} MODIFY COLUMN price Nullable(Float64)")
+    site.write_file(
+        {"key": ["id", "price"]}, source=site.source(schema="id BIGINT, price DOUBLE"), ledger={"sqlite": "keys.db"}
+    )
+    send(site.kafka, site.topic, records)
+    assert site.run().landed == 0
+    assert ask(url, f"SELECT toInt32(count()) AS rows FROM {table}") == [{"rows": 10}]
+
+
 class TestFirst:
     """Of the records of one event."""
 

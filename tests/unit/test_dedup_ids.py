@@ -23,8 +23,14 @@ from hypothesis import strategies as st
 from landonce.config.dedup import Dedup
 from landonce.dedup import blake2b, ids
 from landonce.dedup.ids import Coordinates, compute
+from landonce.dedup.rows import RowsRecipe, RowsWorker
 from landonce.dedup.rule import KeyColumn, KeyRule, key_rule
+from landonce.dedup.run import accept_sink
+from landonce.dedup.store import StorePlace
 from landonce.errors import ConfigError
+from landonce.protocol.ranges import Partition
+from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.rows import with_coordinates
 from landonce.read.schema.fields import Field, Schema
 
 GOLDEN = Path(__file__).with_name("dedup_ids_golden.json")
@@ -369,6 +375,45 @@ def test_many_messages_of_every_length_around_a_block():
 )
 def test_an_id_survives_widening(types, value):
     assert len({id_of(type_, value) for type_ in types}) == 1
+
+
+FLOATS = [pa.float32(), pa.float64()]
+
+
+def sink_of_floats(type_, of_query=False, key="x"):
+    """The store of a pipeline whose table has a column of this type."""
+    schema = Schema((Field("id", pa.int64()), Field("x", type_), Field("y", pa.struct([("z", type_)]))))
+    return accept_sink(Dedup(key=["id", key]), StorePlace("nowhere", "s"), "p", schema, of_query=of_query)
+
+
+@pytest.mark.parametrize(("key", "record"), [("x", b'{"id": 1, "x": 0.1}'), ("y.z", b'{"id": 1, "y": {"z": 0.1}}')])
+def test_an_id_survives_a_column_that_is_widened_to_double(key, record):
+    """0.1 is another number at each width: what counts is the record, and not the column."""
+    sinks = [sink_of_floats(type_, key=key) for type_ in FLOATS]
+    decoded = [JsonDecoder(each.source).decode(pa.array([record], pa.binary())) for each in sinks]
+    found = {
+        hexes(compute(sink.rule, rows.table, None, {}, None))[0] for sink, rows in zip(sinks, decoded, strict=True)
+    }
+    assert found == {oracle([pa.int64(), pa.float64()], [1, 0.1])}
+    assert len({each.rule.fingerprint() for each in sinks}) == 1
+
+
+def test_a_row_of_a_query_has_the_same_id_at_every_width():
+    """And the store keeps it as it came, so that another key rule makes the same id of it. A row that the table cannot take is rejected."""
+    rows = with_coordinates(
+        pa.table({"id": [1, 2, 3], "x": [0.1, 1e300, 0.5]}), Partition("t", 0), pa.array([5, 6, 7]), "t"
+    )
+    for type_ in FLOATS:
+        sink = sink_of_floats(type_, of_query=True)
+        recipe = RowsRecipe(
+            pipeline="p", shards=1, place=sink.place, rule=sink.rule, late="accept", source=sink.source,
+            target=sink.target, lineage="l", bucket=1, horizon=0, version="",
+        )  # fmt: skip
+        decoded = RowsWorker(recipe, None)._fit(rows)
+        assert decoded.table.column("row.x")[0].as_py() == 0.1
+        assert decoded.table.column("hi")[0].as_py() == int(oracle([pa.int64(), pa.float64()], [1, 0.1])[:16], 16)
+        assert [each.index for each in decoded.rejects] == ([] if type_ == pa.float64() else [1])
+        assert decoded.table.column("row.id").to_pylist() == ([1, 2, 3] if type_ == pa.float64() else [1, 3])
 
 
 @pytest.mark.parametrize("second", [0, 1, -1, 1_700_000_000])
