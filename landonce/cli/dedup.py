@@ -182,7 +182,7 @@ def rebuild(file: File, forget_unknown: Forget = False, yes: Yes = False) -> Non
         kept, operations = look.Kept.of(parts), operations_of(parts)
         new = work.prepare(kept, operations)
         _print(new.words(kept.store.scope))
-        _print(new.costs(kept.dedup.scope is not None), "yellow")
+        _print(new.costs(kept.store.scope), "yellow")
         new.refuse(forget_unknown=forget_unknown)
         _confirm(yes)
         work.carry_out(kept, operations, new, uuid.uuid4().hex, forget_unknown=forget_unknown)

@@ -114,6 +114,8 @@ class Rebuilding:
     """Of the pending plan's blocks."""
     old_runs: tuple[Any, ...] = ()
     versions: Mapping[int, int] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    """Pipelines of the scope beside this one, as far as the store knows them. One that was lost knows none."""
 
     def words(self, scope: str) -> list[str]:
         held = sum(len(each.held) for each in self.found)
@@ -127,16 +129,17 @@ class Rebuilding:
         lines += [f"  {each.partition}: accepting goes on at offset {each.end}" for each in self.found]
         return lines
 
-    def costs(self, shared: bool) -> list[str]:
+    def costs(self, scope: str) -> list[str]:
+        known = f" The store knows {', '.join(self.others)}." if self.others else ""
         lines = [
-            "Rows that somebody deleted from the target land again, if the topics still have them and nothing shows that they landed."
+            f"Only this pipeline is rebuilt. Other pipelines of scope {scope} must be rebuilt, too, before any of them runs, this one included: "
+            f"until then, copies of their events land here.{known}",
+            "Rows that somebody deleted from the target land again, if the topics still have them and nothing shows that they landed.",
         ]
         if self.state is not None and self.state.pending is not None:
             lines.append(
                 f"Batch {self.state.pending.batch} of the target's ledger is pending: the next run settles it."
             )
-        if shared:
-            lines.append("Other pipelines of the scope must be rebuilt, too, before any of them runs.")
         if self.unknown:
             lines.append(
                 f"{self.unknown:,} records in the target are gone from the topics, and the table's columns do not give their keys: "
@@ -201,6 +204,7 @@ def prepare(kept: Kept, operations: Operations) -> Rebuilding:
             rows=rows,
             old_runs=runs,
             versions={number: each.version for number, each in shards.items()},
+            others=tuple(each for each in kept.store.pipelines() if each != kept.pipeline) if scope is not None else (),
         )
     finally:
         tables.close()

@@ -767,6 +767,46 @@ class TestRebuild:
         unique.run()
         assert unique.events() == Counter({(each, "a"): 1 for each in range(700)})
 
+    def test_two_pipelines_of_one_scope_after_their_store_was_lost(
+        self, sql: Unique, command: Command, new_topic: Callable[..., str], tmp_path: Path
+    ) -> None:
+        """Each is compared with its own target alone, so both are rebuilt before either of them runs. The command says so, although the first
+        one's name is the scope; and names the other one, once the store knows it."""
+        (tmp_path / "b").mkdir()
+        target = {"sql": {"url": f"sqlite:///{tmp_path}/b/target.db", "table": "events", "create": True}}
+        other = Unique(sql.kafka, tmp_path / "b", new_topic(2), target, list)
+        dedup = {"store": {"sqlite": str(sql.store)}, "scope": f"p-{sql.topic}"}
+        other.write_file(dedup)
+
+        def landed_there() -> Counter[int]:
+            with closing(sqlite3.connect(tmp_path / "b" / "target.db")) as connection:
+                return Counter(number for (number,) in connection.execute("SELECT id FROM events"))
+
+        sql.send(some(0, 100))
+        other.send(some(50, 200))
+        assert (sql.run().landed, other.run().landed) == (100, 100)
+        backup = sql.store.read_bytes()
+        sql.send(some(200, 220))
+        other.send(some(220, 240))
+        assert (sql.run().landed, other.run().landed) == (20, 20)
+
+        for restored in (None, backup):
+            sql.store.unlink()
+            if restored is not None:
+                sql.store.write_bytes(restored)
+            said = command("dedup", "rebuild", sql.file, "--yes")
+            words = " ".join(said.out.split())
+            assert f"Other pipelines of scope p-{sql.topic} must be rebuilt, too" in words, said.err
+            assert (f"The store knows p-{other.topic}." in words) == (restored is not None)
+            with pytest.raises(StoreBehind):
+                other.run()
+            said = command("dedup", "rebuild", other.file, "--yes")
+            assert f"The store knows p-{sql.topic}." in " ".join(said.out.split()), said.err
+            sql.send(some(0, 240))
+            other.send(some(0, 240))
+            assert (sql.run().landed, other.run().landed) == (0, 0)
+        assert Counter(number for number, *_ in sql.rows()) + landed_there() == Counter(range(240))
+
     def test_events_that_were_accepted_and_not_sent(
         self, unique: Unique, command: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
