@@ -10,7 +10,7 @@
     ├── OffsetsNotSaved           a consumer's transaction has results but no offset; the results would come twice
     ├── RolledBack                a table that is its own ledger was rolled back; the driver restarts from its position
     ├── TableReshaped             a table's columns changed during a batch; the driver writes the batch again
-    ├── RunGone                   a run of ids was merged or has expired; the worker lists the runs again
+    ├── RunGone                   ids were merged or have expired, or events were removed, while they are read; they are listed again
     ├── NotPushed                 a wrapped sink reports that nothing of a block arrived; landonce pushes it again
     ├── Transient                 may pass by itself; retried with backoff before anyone sees it
     │   ├── SourceUnavailable     Kafka did not answer
@@ -147,7 +147,7 @@ class TableReshaped(LandonceError):
 
 
 class RunGone(LandonceError):
-    """A run of ids left the deduplication store while it was fetched: it was merged, or it expired. List the runs again."""
+    """A run of ids, or a chunk of events, left the deduplication store while it was fetched: it was merged or removed. List them again."""
 
 
 class NotPushed(LandonceError):

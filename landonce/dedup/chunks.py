@@ -19,7 +19,7 @@ from landonce.config.model import TopicMatch
 from landonce.dedup.contents import Chunk
 from landonce.dedup.frozen import from_bytes, ranges_text, to_bytes
 from landonce.dedup.store import Store, StorePlace
-from landonce.errors import RetentionOverrun, SourceUnavailable, TopicRecreated
+from landonce.errors import RetentionOverrun, RunGone, SourceUnavailable, TopicRecreated
 from landonce.protocol.dedup import all_accepted, none_removed
 from landonce.protocol.ranges import Range
 from landonce.protocol.source import Extent, SourceView
@@ -115,8 +115,8 @@ class StoredSequence(Sequence[StoredRecord]):
 
 
 def accepted_records(store: Store, chunk: Chunk, within: Range) -> pa.Table:
-    """Those of a chunk that are no copies and in the range."""
-    records = decode_records(store.chunk_content(chunk))
+    """Those of a chunk that are no copies and in the range. Raises `RunGone` if the chunk was removed since it was listed."""
+    records = decode_records(store.events_of(chunk))
     offsets = records.column("offset").to_numpy()
     keep = (offsets >= within.first) & (offsets < within.end)
     if chunk.dropped is not None:
@@ -141,7 +141,7 @@ class StoredRecords(RecordSource):
         self._require_accepted(store, ranges)
         for each in ranges:
             for chunk in store.chunks(self.pipeline, each):
-                records = accepted_records(store, chunk, each)
+                records = self._records(store, chunk, ranges, each)
                 if records.num_rows:
                     yield Records(
                         each.partition,
@@ -150,6 +150,13 @@ class StoredRecords(RecordSource):
                         StoredSequence(records),
                     )
         self._require_kept(store, ranges)
+
+    def _records(self, store: Store, chunk: Chunk, ranges: tuple[Range, ...], within: Range) -> pa.Table:
+        try:
+            return accepted_records(store, chunk, within)
+        except RunGone as gone:
+            self._require_kept(store, ranges)
+            raise SourceUnavailable(gone.what) from None
 
     def _require_accepted(self, store: Store, ranges: tuple[Range, ...]) -> None:
         """Before chunks are listed: others may be accepted meanwhile."""

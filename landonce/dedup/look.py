@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,10 @@ from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.marks import known_types
 from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema, with_doubles, with_type
-from landonce.dedup.runs import decode, look_up, place_of, shard_of
+from landonce.dedup.runs import look_up, place_of, shard_of
 from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.dedup.tables import NEW
-from landonce.errors import ConfigError, Halt, NothingToDo, Transient
+from landonce.errors import ConfigError, Halt, NothingToDo, RunGone, TargetUnavailable, Transient
 from landonce.protocol.dedup import Run
 from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.read.formats.json.decode import JsonDecoder
@@ -33,6 +33,10 @@ from landonce.read.record_columns import BYTES
 from landonce.read.schema.fields import ANY_RECORD, Field, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
+
+Answer = TypeVar("Answer")
+_LOOKS = 10
+"""How often to read runs and chunks that others remove meanwhile."""
 
 
 def no_dedup() -> NothingToDo:
@@ -146,8 +150,23 @@ class Found(NamedTuple):
     """None: nobody knows."""
 
 
+def look_again(look: Callable[[], Answer]) -> Answer:
+    """What is read of runs and chunks while pipelines run, which merge and remove them. If some are gone by the time that they are read: once
+    more, as they are then."""
+    for _ in range(_LOOKS):
+        try:
+            return look()
+        except RunGone as gone:
+            what = gone.what
+    raise TargetUnavailable(f"{what} This happened {_LOOKS} times: stop the pipelines of the scope, or try again.")
+
+
 def find(kept: Kept, given: Sequence[str]) -> Found | None:
     """The event with this key. None: it was not accepted in the window."""
+    return look_again(lambda: _find(kept, given))
+
+
+def _find(kept: Kept, given: Sequence[str]) -> Found | None:
     scope, rule = kept.scope(), kept.rule
     if scope.rule != rule.fingerprint():
         raise ConfigError(
@@ -157,8 +176,10 @@ def find(kept: Kept, given: Sequence[str]) -> Found | None:
         )
     hi, lo = key_id(rule, key_fields(kept.source, rule), key_values(rule, given))
     shard = kept.store.shards([int(shard_of(hi, scope.shards)[0])])
+    if kept.scope().shards != scope.shards:
+        raise RunGone("The shards of the scope changed: list the runs again.")
     runs = [run for each in shard.values() for run in each.runs]
-    there, seen = look_up((decode(run, kept.store.run_segments(run)) for run in runs), hi, lo)
+    there, seen = look_up(map(kept.store.keys_of, runs), hi, lo)
     if not there.any():
         return None
     place, offset, at = (int(seen[name][0]) for name in ("place", "offset", "at"))
@@ -382,6 +403,10 @@ class Stats:
 
 def stats(kept: Kept) -> Stats:
     """Everything that `landonce dedup stats` shows."""
+    return look_again(lambda: _stats(kept))
+
+
+def _stats(kept: Kept) -> Stats:
     store, scope = kept.store, kept.scope()
     runs = tuple(run for each in store.shards(range(scope.shards)).values() for run in each.runs)
     partitions: list[Waiting] = []

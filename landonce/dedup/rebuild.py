@@ -31,13 +31,13 @@ from landonce.config.dedup import RECORD_TYPE
 from landonce.dedup.chunks import MOST, StoredSequence, accepted_records, encode_records, headers_of
 from landonce.dedup.contents import Chunk
 from landonce.dedup.ids import Coordinates, compute
-from landonce.dedup.look import Kept, key_fields
+from landonce.dedup.look import Kept, key_fields, look_again
 from landonce.dedup.rekey import Known, ids_of, now, refuse_unknown, swap, written
 from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED, has_narrow_floats
-from landonce.dedup.runs import Keys, decode, first_of_each, first_seen_of, look_up, place_of, sort_ids
+from landonce.dedup.runs import Keys, first_of_each, first_seen_of, look_up, place_of, sort_ids
 from landonce.dedup.store import Replacement, Scope
 from landonce.engine import dead_letters
-from landonce.errors import Fenced, NothingToDo, PlanPending, RetentionOverrun, StoreBehind, TableUnfit
+from landonce.errors import Fenced, NothingToDo, PlanPending, RetentionOverrun, RunGone, StoreBehind, TableUnfit
 from landonce.failpoints import reach
 from landonce.protocol.block_rows import landed
 from landonce.protocol.dedup import Run, behind, bucket_of
@@ -165,6 +165,10 @@ class Rebuilding:
 
 def prepare(kept: Kept, operations: Operations) -> Rebuilding:
     """Reads the target and the topics. Changes nothing."""
+    return look_again(lambda: _prepare(kept, operations))
+
+
+def _prepare(kept: Kept, operations: Operations) -> Rebuilding:
     parts, rule = kept.parts, kept.rule
     state, view = parts.ledger.load(), parts.source()
     state = None if state is None or state.fresh else state
@@ -493,7 +497,7 @@ def _judge(
     places = np.array([place_of(each.label.topic, each.label.number) for each in found], np.uint64)
     by_id = sort_ids(all_.hi, all_.lo)
     known, original = np.zeros(len(by_id), np.bool_), np.zeros(len(by_id), np.bool_)
-    opened = (decode(run, kept.store.run_segments(run)) for run in runs)
+    opened = map(kept.store.keys_of, runs)
     there, seen = look_up(opened, all_.hi[by_id], all_.lo[by_id])
     at = by_id[there]
     known[at], original[at] = True, (seen["place"] == places[all_.place[at]]) & (seen["offset"] == all_.offset[at])
@@ -523,7 +527,10 @@ def carry_out(kept: Kept, operations: Operations, new: Rebuilding, owner: str, *
     versions = dict(new.versions) or {
         number: each.version for number, each in kept.store.shards(range(scope.shards)).items()
     }
-    chunks = tuple(chunk for each in new.found for chunk in _chunks(kept, each, new.missing[each.partition]))
+    try:
+        chunks = tuple(chunk for each in new.found for chunk in _chunks(kept, each, new.missing[each.partition]))
+    except RunGone:  # a driver removed events that the target had by then
+        raise _changed() from None
     bucket = bucket_of(int(time.time()), scope.bucket)
     runs = (*new.old_runs, *written(kept.store, new.keys, bucket, scope.shards, new.old_runs))
     swap(

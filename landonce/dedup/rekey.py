@@ -20,12 +20,11 @@ import pyarrow as pa
 
 from landonce.dedup.chunks import VALUE, StoredSequence, accepted_records, columns_of
 from landonce.dedup.ids import Coordinates, compute
-from landonce.dedup.look import Kept, key_fields
+from landonce.dedup.look import Kept, key_fields, look_again
 from landonce.dedup.rule import KeyRule
 from landonce.dedup.runs import (
     FIRST_SEEN,
     Keys,
-    decode,
     digest_of,
     encode,
     first_of_each,
@@ -112,6 +111,10 @@ class Rekeying:
 
 def prepare(kept: Kept) -> Rekeying:
     """Computes all new ids. Changes nothing."""
+    return look_again(lambda: _prepare(kept))
+
+
+def _prepare(kept: Kept) -> Rekeying:
     store, scope, rule = kept.store, kept.scope(), kept.rule
     if scope.rule == rule.fingerprint():
         raise NothingToDo(
@@ -248,7 +251,7 @@ class Known:
 
     @staticmethod
     def of(store: Store, runs: list[Run]) -> Known:
-        opened = [decode(run, store.run_segments(run)).first_seen for run in runs]
+        opened = [store.keys_of(run).first_seen for run in runs]
         seen = np.concatenate([np.empty(0, FIRST_SEEN), *opened])
         bucket = np.concatenate([np.empty(0, np.int64), *(np.full(run.rows, run.bucket, np.int64) for run in runs)])
         order = np.lexsort((seen["offset"], seen["place"]))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.dedup.chunks import ROW, StoredRecords, accepted_records, columns_of, opened
+from landonce.dedup.chunks import ROW, StoredRecords, columns_of, opened
 from landonce.dedup.comparing import EVENTS, AcceptRecipe, AcceptWorker, Integers
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rule import LATE
@@ -94,7 +94,7 @@ class StoredRows(StoredRecords):
         for each in ranges:
             label = label_of(labels, each.partition)
             for chunk in store.chunks(self.pipeline, each):
-                accepted = accepted_records(store, chunk, each)
+                accepted = self._records(store, chunk, ranges, each)
                 count = accepted.num_rows
                 columns = {
                     "_topic": pa.repeat(pa.scalar(label), count),

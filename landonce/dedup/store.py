@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, inspect, make_url, select, text, update
+from sqlalchemy import Column, Connection, and_, delete, func, insert, inspect, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from landonce.dedup.contents import AT_ONCE, TOGETHER, Chunk, Contents, groups
+from landonce.dedup.runs import Keys, decode
 from landonce.dedup.tables import (
     FORMAT,
     WAITING,
@@ -35,7 +36,7 @@ from landonce.dedup.tables import (
     sent_table,
     shard_table,
 )
-from landonce.errors import ConfigError, Halt, TableUnfit, TargetUnavailable
+from landonce.errors import ConfigError, Halt, RunGone, StoreDamaged, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.ledger.as_text import mark_from_text, mark_to_text
 from landonce.ledger.database import Database, SqliteDatabase
@@ -450,6 +451,28 @@ class Store(Contents):
             run = Run(row.run, row.shard, row.level, row.bucket, row.key_count, row.segments, row.digest)
             runs.setdefault(row.shard, []).append(run)
         return {row.shard: Shard(row.version, tuple(runs.get(row.shard, ()))) for row in versions}
+
+    def keys_of(self, run: Run) -> Keys:
+        """The keys of a listed run. Raises `RunGone` if it is not listed any more, and `StoreDamaged` if its bytes are wrong."""
+        try:
+            return decode(run, self.run_segments(run))
+        except StoreDamaged:
+            if self._lists(run_table.c.run, run.run):
+                raise
+        raise RunGone(f"The run {run.run} of shard {run.shard} is no longer in the store: list the runs again.")
+
+    def events_of(self, chunk: Chunk) -> bytes:
+        """The bytes of a listed chunk. Raises `RunGone` if it is not listed any more, and `StoreDamaged` if they are wrong."""
+        try:
+            return self.chunk_content(chunk)
+        except StoreDamaged:
+            if self._lists(chunk_table.c.chunk, chunk.chunk):
+                raise
+        raise RunGone(f"Events of {chunk.topic}-{chunk.partition} are no longer in the store: list the chunks again.")
+
+    def _lists(self, column: Column[str], name: str) -> bool:
+        wanted = select(column).where(column == name)
+        return self._read(lambda connection: connection.execute(wanted).first()) is not None
 
     def expire(self, shards: int, buckets: Collection[int], horizon: int) -> None:
         """Forgets the keys of these buckets and moves the horizon, in one transaction: what was searched before is not committed."""

@@ -29,7 +29,9 @@ from typer.testing import CliRunner
 
 from landonce.cli import app
 from landonce.dedup import look, rekey
+from landonce.dedup.reshard import reshard
 from landonce.dedup.run import run_pipeline
+from landonce.dedup.store import Store
 from landonce.engine import workers
 from landonce.errors import ConfigError, Fenced, KeyRuleChanged, StoreBehind, TopicRecreated
 from landonce.local import LocalClickHouse, LocalKafka
@@ -578,6 +580,99 @@ class TestState:
             assert said.code == 1
             assert why in said.err
             assert "Next step:" in said.err
+
+
+def _meanwhile(monkeypatch: pytest.MonkeyPatch, read: str, happens: Callable[[Any, Any], None]) -> None:
+    """This happens in the store, once, between the list and the bytes of what is listed."""
+    original, left = getattr(Store, read), [happens]
+
+    def late(store: Store, listed: Any) -> Any:
+        if left:
+            left.pop()(store, listed)
+        return original(store, listed)
+
+    monkeypatch.setattr(Store, read, late)
+
+
+class TestBesideADriver:
+    """What a command has listed is merged, split or removed before the command reads it: nothing is damaged, and no backup is needed."""
+
+    @pytest.fixture
+    def split(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+        """From here on: once, all runs are replaced by others. Gives what was read too late."""
+        gone: list[str] = []
+
+        def reshards(store: Store, listed: Any) -> None:
+            gone.append(listed.run)
+            reshard(store, 32)
+            assert not store.run_segments(listed)
+
+        def begin() -> list[str]:
+            _meanwhile(monkeypatch, "run_segments", reshards)
+            return gone
+
+        return begin
+
+    def test_find(self, sql: Unique, command: Command, split: Callable[[], list[str]]) -> None:
+        sql.send(some(0, 50))
+        sql.run()
+        gone = split()
+        assert "offset 7\n" in command("dedup", "find", sql.file, "a", "7").out
+        assert gone
+
+    def test_rekey(self, sql: Unique, command: Command, split: Callable[[], list[str]]) -> None:
+        sql.send(some(0, 50))
+        sql.run()
+        sql.write_file({"key": ["id"], "shards": 32})
+        gone = split()
+        said = command("dedup", "rekey", sql.file, "--yes")
+        assert (said.code, bool(gone)) == (0, True), said.err
+        sql.send(some(0, 60, "b"))
+        assert sql.run().landed == 10
+
+    def test_rebuild(self, sql: Unique, command: Command, split: Callable[[], list[str]]) -> None:
+        sql.send(some(0, 50))
+        sql.run()
+        backup = sql.store.read_bytes()
+        sql.send(some(50, 70))
+        sql.run()
+        sql.store.write_bytes(backup)
+        gone = split()
+        said = command("dedup", "rebuild", sql.file, "--yes")
+        assert (said.code, bool(gone)) == (0, True), said.err
+        sql.send(some(0, 80))
+        assert sql.run().landed == 10
+
+    def test_bytes_that_are_listed_and_gone_are_damage(self, sql: Unique, command: Command) -> None:
+        """The control."""
+        sql.send(some(0, 50))
+        sql.run()
+        with closing(sqlite3.connect(sql.store)) as connection, connection:
+            connection.execute("DELETE FROM landonce_deduplication")
+        said = command("dedup", "find", sql.file, "a", "7")
+        assert said.code == 3
+        assert "does not match its digest" in said.err
+
+    @pytest.mark.parametrize("words", [("stats",), ("find", "a", "120")], ids=lambda words: words[0])
+    def test_events_that_are_cleaned_away(
+        self, sql: Unique, command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    ) -> None:
+        """A part of the chunk waited when it was listed; then it was sent and removed."""
+        sql.write_file(batch={"interval": "0s", "max_rows": 300, "block_rows": 300})
+        sql.send(some(0, 300))
+        sql.run()
+        with closing(sqlite3.connect(sql.folder / "target.db")) as connection, connection:
+            connection.execute("UPDATE landonce_position SET committed = 100 WHERE partition = 0")
+        removed: list[str] = []
+
+        def cleans(store: Store, listed: Any) -> None:
+            removed.append(listed.chunk)
+            store.forget_chunks(f"p-{sql.topic}", store.chunks(f"p-{sql.topic}"))
+
+        _meanwhile(monkeypatch, "chunk_content", cleans)
+        said = command("dedup", words[0], sql.file, *words[1:])
+        assert (said.code, bool(removed)) == (0, True), said.err
+        assert ("0 events wait" if words == ("stats",) else "keeps its payload no longer") in said.out
 
 
 class TestRekey:
