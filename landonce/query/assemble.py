@@ -73,6 +73,7 @@ def make_drivers(settings: Settings, name: str, frame: DataFrame, stack: ExitSta
         return QueryDrivers(settings.driver(sink, opened, workers, _parallelism(frame)), workers)
     place = settings.store_place(name)
     run = _run(name, ledger, frame, settings.observer)
+    place.open().require_shared(remote=run.remote)
     stored = replace(run, basics={**run.basics, "records": StoredRows(place, name), "shuffled": False})
     target = settings.opened(sink, stored, stack)
     push = settings.driver(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import LongType, StructField, StructType
 from query_site import DiesAt, Open, Site
 
 import landonce
 from landonce.errors import ConfigError
+from landonce.query.assemble import make_drivers
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -78,3 +83,17 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path, dedup: dict[str, object]
     sink = landonce.iceberg("db.events")
     with pytest.raises(ConfigError, match=said):
         landonce.exactly_once(sink, dedup=dedup)
+
+
+def test_a_file_on_this_machine_is_no_store_for_workers_elsewhere(tmp_path: Path) -> None:
+    """Each would make a file of its own, and know no event of the others. Said before the target is asked: there is none here."""
+    sink = landonce.clickhouse("http://127.0.0.1:9", "events")
+    dedup = {"key": ["id"], "store": {"sqlite": str(tmp_path / "store")}}
+    query = landonce.exactly_once(sink, "postgresql://127.0.0.1:9/ledger", stall=1, dedup=dedup)
+    context = SimpleNamespace(master="spark://elsewhere:7077", defaultParallelism=2)
+    frame: Any = SimpleNamespace(
+        schema=StructType([StructField("id", LongType())]), sparkSession=SimpleNamespace(sparkContext=context)
+    )
+    with ExitStack() as stack, pytest.raises(ConfigError, match="is a file on this machine, and the workers run on"):
+        make_drivers(query._settings, "query", frame, stack)
+    assert not (tmp_path / "store").exists()
