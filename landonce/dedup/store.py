@@ -208,7 +208,21 @@ class Store(Contents):
             raise TargetUnavailable(
                 f"the store {self.database.place} lost the scope {self.scope!r} that was just made."
             )
+        if len(self.shards(range(made.shards))) < made.shards:
+            self._write(self._make_missing_shards)
         return made
+
+    def _make_missing_shards(self, connection: Connection) -> None:
+        """YDB makes tables outside of transactions: a crash may leave a scope with some of its shards. Locks shards before the scope."""
+        mine = select(shard_table).where(shard_table.c.scope == self.scope).order_by(shard_table.c.shard)
+        rows: Any = connection.execute(self.database.locking(mine)).all()
+        scope = self._scope(connection, lock=True)
+        if scope is not None:
+            version = max((row.version for row in rows), default=0)
+            missing = sorted(set(range(scope.shards)) - {row.shard for row in rows})
+            made = [{"scope": self.scope, "shard": each, "version": version} for each in missing]
+            if made:
+                connection.execute(insert(shard_table), made)
 
     def _make_view(self) -> None:
         """The view for people. A user who may not make views goes without it, and so does YDB. What passes by itself is no reason to wait:
