@@ -129,7 +129,7 @@ class Contents:
     def run_segments(self, run: Run) -> list[Segment]:
         """The bytes of a run. A run that is not listed any more may be gone: then there are fewer segments than it has."""
         wanted = select(run_bytes).where(run_bytes.c.run == run.run).order_by(run_bytes.c.segment)
-        rows: Any = self._read(lambda connection: connection.execute(wanted).all())
+        rows: Any = self._scan(lambda connection: connection.execute(wanted).all())
         return [Segment(row.ids, row.first_seen) for row in rows]
 
     def forget_runs(self, runs: Iterable[Run]) -> None:
@@ -247,7 +247,7 @@ class Contents:
             )
             return found, b"".join(connection.scalars(wanted.order_by(piece.piece)))
 
-        answer = self._read(attempt)
+        answer = self._scan(attempt)
         if answer is None:
             return None
         found, content = answer
@@ -382,6 +382,15 @@ class Contents:
 
         def attempt() -> Answer:
             with self.database.reading() as connection:
+                return ask(connection)
+
+        return self._patiently(attempt)
+
+    def _scan(self, ask: Callable[[Connection], Answer]) -> Answer:
+        """Like `_read`, for bytes: a run of 4 million keys has 144 MB, and takes as long as it takes."""
+
+        def attempt() -> Answer:
+            with self.database.scanning() as connection:
                 return ask(connection)
 
         return self._patiently(attempt)

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cutting_proxy import Cut, CuttingProxy
-from sqlalchemy import text
+from sqlalchemy import delete, text
 
 from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, Segment, decode, digest_of, encode, first_seen_of, shard_of, sort_ids
 from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
+from landonce.dedup.tables import shard_table
 from landonce.errors import Halt, StoreDamaged, TargetUnavailable
 from landonce.ledger.database import SqliteDatabase, misplaced, refused
 from landonce.local.postgres import LocalPostgres
@@ -96,6 +97,35 @@ def test_a_run_counts_once_a_commit_lists_it(store: Store, scope: Scope) -> None
     assert held(store, 4) == []
     assert accept(store, keys_of(2), 4)
     assert len(held(store, 4)) == 500
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_scope_that_a_crash_left_without_its_shards_gets_them(store: Store, scope: Scope, left: int) -> None:
+    """YDB makes a scope in several steps. Shards that are there stay as they are."""
+    assert accept(store, keys_of(1), 4) if left else True
+    with store.database.writing() as connection:
+        connection.execute(delete(shard_table).where(shard_table.c.scope == store.scope, shard_table.c.shard >= left))
+    before = store.shards(range(4))
+    assert len(before) == left
+    assert store.make("rule", "id (integer)", 16, 8 * HOUR).shards == 4
+    after = store.shards(range(16))
+    assert sorted(after) == [0, 1, 2, 3]
+    assert {number: after[number] for number in before} == before
+    assert accept(store, keys_of(2), 4, expected=1 if left else 0)
+    reshard(store, 8)
+    assert sorted(store.shards(range(16))) == list(range(8))
+
+
+def test_large_bytes_are_read_without_a_time_limit(store: Store, scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may have 144 MB, and a block 128 MiB: in PostgreSQL, what `reading` gives is cut after 15 seconds."""
+    run = put(store, 0, keys_of(1))
+    store.put_block("p", 1, 0, "r", 1, b"rows")
+    used: list[str] = []
+    scanning = store.database.scanning
+    monkeypatch.setattr(store.database, "scanning", lambda: (used.append("scanning"), scanning())[1])
+    assert len(store.run_segments(run)) == 1
+    assert store.block("p", 1, 0, "r") is not None
+    assert len(used) == 2
 
 
 def test_a_commit_needs_the_mark_and_the_versions_that_were_seen(store: Store, scope: Scope) -> None:
