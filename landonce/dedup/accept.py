@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.dedup.chunks import opened
-from landonce.dedup.comparing import EVENTS, AcceptRecipe, JoinedShards, Judged, Staged, StagedBlock
+from landonce.dedup.comparing import EVENTS, AcceptRecipe, JoinedShards, Judged, Staged, StagedBlock, scratch_of
 from landonce.dedup.contents import TOGETHER, Chunk, groups
 from landonce.dedup.copies import encode_copies
 from landonce.dedup.reshard import reshard
@@ -298,7 +299,7 @@ class OpenAccept(OpenSnapshot[Staged]):
     def clear(self, files: Mapping[str, tuple[Staged, ...]]) -> None:
         """A batch is committed. Now and then, what is not needed any more is removed, a little at a time."""
         joined = _joined(files.get(EVENTS, ()))
-        self.store.forget_runs(run for each in joined for run in each.merged)
+        self._forget_runs([run for each in joined for run in each.merged])
         self.store.forget_unlisted(left_out(files.get(EVENTS, ())))
         self._clean_if_due()
         for judged in (judged for each in joined for judged in each.blocks.values()):
@@ -346,9 +347,16 @@ class OpenAccept(OpenSnapshot[Staged]):
     def _forget_expired(self) -> int:
         """Of some keys that have expired: their bytes. Gives of how many runs."""
         some = next(groups(self._expired, lambda run: run.rows * KEY_BYTES, TOGETHER), ())
-        self.store.forget_runs(some)
+        self._forget_runs(some)
         del self._expired[: len(some)]
         return len(some)
+
+    def _forget_runs(self, runs: Sequence[Run]) -> None:
+        """In the store, and in the files of this machine. Other machines remove what they do not use for a day."""
+        self.store.forget_runs(runs)
+        if runs:
+            with suppress(OSError, ConfigError):  # workers say what is wrong with the folder
+                scratch_of(self.recipe.lineage).remove(runs)
 
     def _forget_payloads(self, before: int) -> int:
         """Of some events that were accepted before this moment, and sent. Gives of how many chunks."""

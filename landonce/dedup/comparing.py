@@ -39,7 +39,7 @@ from landonce.dedup.runs import (
     slices_of_shards,
     sort_ids,
 )
-from landonce.dedup.scratch import Scratch, scratch_folder
+from landonce.dedup.scratch import Scratch, remove_old_stores, scratch_folder
 from landonce.dedup.store import Shard, Store, StorePlace
 from landonce.errors import RunGone, TargetUnavailable
 from landonce.failpoints import reach
@@ -475,4 +475,6 @@ class Joining:
 @lru_cache(maxsize=4)
 def scratch_of(lineage: str) -> Scratch:
     """One per process: it remembers which files it has checked."""
-    return Scratch(scratch_folder(lineage))
+    folder = scratch_folder(lineage)
+    remove_old_stores(folder.parent, but=folder)
+    return Scratch(folder)

@@ -20,6 +20,10 @@ from landonce.protocol.dedup import Run
 
 _STALE_S = 600
 """The age in seconds at which a temporary file is taken for that of a killed process, and removed."""
+_UNUSED_S = 24 * 3600
+"""The age in seconds at which a file that nobody opened is removed: batches open every run that counts. A file that is opened later is fetched
+again."""
+_SWEEP_EVERY = 3600.0
 MOST_BYTES = 4 << 30
 """Of the runs of one store on one machine. What was not used for longest is removed first."""
 _checked: dict[Path, int] = {}
@@ -29,6 +33,25 @@ _checked: dict[Path, int] = {}
 def scratch_folder(lineage: str) -> Path:
     """The default folder for the runs of one store on this machine."""
     return _private(Path(tempfile.gettempdir()) / f"landonce-dedup-{os.getuid()}") / lineage
+
+
+def remove_old_stores(root: Path, but: Path) -> None:
+    """Removes what nobody used lately of other stores on this machine: those that were lost, and those whose pipelines run no more."""
+    for folder in root.iterdir() if root.is_dir() else ():
+        if folder == but or folder.is_symlink() or not folder.is_dir():
+            continue
+        with suppress(OSError):  # another process removes the same, or uses it
+            quiet = _age(folder) > _UNUSED_S
+            for path in folder.iterdir():
+                if _age(path) > _UNUSED_S:
+                    path.unlink(missing_ok=True)
+            if quiet:
+                folder.rmdir()
+
+
+def _age(path: Path) -> float:
+    """Seconds since it was used last."""
+    return time.time() - path.stat().st_mtime
 
 
 class Scratch:
@@ -44,6 +67,7 @@ class Scratch:
         self._in_use: WeakValueDictionary[Path, mmap.mmap] = WeakValueDictionary()
         self._fetched_bytes = most_bytes
         """Since files were removed last."""
+        self._sweep_after = 0.0
 
     def open(self, run: Run, fetch: Callable[[], Iterable[Segment]]) -> Keys:
         """The run, mapped. The digest of its file is checked once per process; a damaged file is fetched again.
@@ -90,6 +114,7 @@ class Scratch:
 
     def _fetch(self, path: Path, run: Run, fetch: Callable[[], Iterable[Segment]]) -> Keys | None:
         """Writes the run to a temporary file, checks it, and renames it. None if the fetched bytes are wrong."""
+        _private(self.folder)  # one that was not used for a day may be gone
         temporary = self.folder / f"{run.run}.{uuid.uuid4().hex}.tmp"
         try:
             if not _write(temporary, run, fetch()):
@@ -99,15 +124,16 @@ class Scratch:
                 with suppress(FileNotFoundError):  # removed as stale while this process was paused; the mapping stays
                     temporary.replace(path)
                 self._fetched_bytes += run.rows * KEY_BYTES
-                if self._fetched_bytes > self.most_bytes // 16:
+                if self._fetched_bytes > self.most_bytes // 16 or time.monotonic() > self._sweep_after:
                     self._remove_unused()
-                    self._fetched_bytes = 0
+                    self._fetched_bytes, self._sweep_after = 0, time.monotonic() + _SWEEP_EVERY
             return keys
         finally:
             temporary.unlink(missing_ok=True)
 
     def _remove_unused(self) -> None:
-        """Removes files down to the limit, least recently used first, and none that this process has mapped."""
+        """Removes files that nobody opened for a day, then files down to the limit, least recently used first; none that this process has
+        mapped."""
         files = []
         for path in self.folder.iterdir():
             with suppress(FileNotFoundError):
@@ -115,7 +141,7 @@ class Scratch:
         total = sum(size for _, size, _ in files)
         for used_at, size, path in sorted(files):
             unused = path not in self._in_use if path.suffix == ".keys" else used_at < time.time() - _STALE_S
-            if unused and (total > self.most_bytes or path.suffix != ".keys"):
+            if unused and (total > self.most_bytes or path.suffix != ".keys" or used_at < time.time() - _UNUSED_S):
                 path.unlink(missing_ok=True)
                 total -= size
         for gone in _checked.keys() - {path for _, _, path in files}:

@@ -164,6 +164,32 @@ def test_keys_and_payloads_are_removed_when_their_time_is_over(window: Window) -
     assert window.rows() == Counter([*range(100), *range(50), 1000, 1001])
 
 
+def test_files_of_keys_go_with_the_keys(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the machine of the driver: of runs that were merged, and of those that have expired."""
+    monkeypatch.setattr(comparing, "scratch_folder", lambda _: window.folder / "files" / "lineage")
+    comparing.scratch_of.cache_clear()
+
+    def files() -> set[str]:
+        return {each.stem for each in (window.folder / "files" / "lineage").iterdir()}
+
+    def listed() -> set[str]:
+        return {each[0] for each in window._ask("store", "SELECT run FROM landonce_dedup_run")}
+
+    window.send(range(400))
+    assert window.run(batch=20, shards=1).landed == 400
+    assert window.count("dedup_run", "max(level)") > 0, "runs were merged"
+    assert files() <= listed()
+    assert files()
+    window.ahead = TTL + 30
+    before = files()
+    window.send([1000])
+    window.run(shards=1)
+    window.send([1001])
+    window.run(shards=1)
+    assert not before & files()
+    comparing.scratch_of.cache_clear()
+
+
 def _expiring(window: Window, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """All keys have expired, each batch has time to remove one run, and 20 batches come. Gives what is there after each of them."""
     window.send(range(100))

@@ -342,7 +342,7 @@ def test_what_was_not_used_for_longest_is_removed_first(tmp_path: Path) -> None:
     listed = [entry(keys) for keys in sets]
     for at in range(3):
         scratch.open(listed[at], fetching(sets[at]))
-        os.utime(scratch.folder / f"{listed[at].run}.keys", (at + 1, at + 1))
+        used(scratch.folder / f"{listed[at].run}.keys", 100 - at)
     scratch.open(listed[0], never)
     scratch.open(listed[3], fetching(sets[3]))
     held = {each.stem for each in scratch.folder.iterdir()}
@@ -350,6 +350,51 @@ def test_what_was_not_used_for_longest_is_removed_first(tmp_path: Path) -> None:
     assert {each.stem for each in scratch_module._checked if each.parent == scratch.folder} <= {*held, listed[1].run}
     scratch.remove([listed[0], listed[4]])
     assert {each.stem for each in scratch.folder.iterdir()} == {listed[2].run, listed[3].run}
+
+
+def used(path: Path, ago: float) -> None:
+    os.utime(path, (time.time() - ago,) * 2)
+
+
+DAY = 24 * 3600
+
+
+def test_what_nobody_opened_for_a_day_is_removed(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine whose driver is elsewhere, nobody says which runs were merged. It is looked for every hour."""
+    sets = [random_keys(1_000, seed) for seed in range(4)]
+    listed = [entry(keys) for keys in sets]
+    mapped = scratch.open(listed[0], fetching(sets[0]))
+    for run, keys in zip(listed[1:3], sets[1:3], strict=True):
+        scratch.open(run, fetching(keys))
+    for run, ago in zip(listed[:3], (2 * DAY, 2 * DAY, DAY / 2), strict=True):
+        used(scratch.folder / f"{run.run}.keys", ago)
+    scratch.open(listed[3], fetching(sets[3]))
+    assert len(list(scratch.folder.iterdir())) == 4, "not with every run that is fetched"
+    now = time.monotonic()
+    monkeypatch.setattr(scratch_module.time, "monotonic", lambda: now + 3601)
+    (scratch.folder / f"{listed[3].run}.keys").unlink()
+    scratch.open(listed[3], fetching(sets[3]))
+    assert {each.stem for each in scratch.folder.iterdir()} == {listed[at].run for at in (0, 2, 3)}
+    assert same(mapped, sets[0])
+
+
+def test_files_of_stores_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    stores = {name: Scratch(tmp_path / name) for name in ("lost", "paused", "other", "mine")}
+    keys = random_keys(1_000)
+    run = entry(keys)
+    for each in stores.values():
+        each.open(run, fetching(keys))
+    for name in ("lost", "paused", "mine"):
+        used(stores[name].folder / f"{run.run}.keys", 2 * DAY)
+        used(stores[name].folder, 2 * DAY)
+    paused = stores["paused"].open(run, never)
+    used(stores["paused"].folder / f"{run.run}.keys", 2 * DAY)
+    scratch_module.remove_old_stores(tmp_path, but=stores["mine"].folder)
+    assert {each.name for each in tmp_path.iterdir()} == {"other", "mine"}
+    assert [len(list(stores[name].folder.iterdir())) for name in ("other", "mine")] == [1, 1]
+    assert same(paused, keys)
+    assert same(stores["paused"].open(run, fetching(keys)), keys), "it is fetched again"
+    scratch_module.remove_old_stores(tmp_path / "nowhere", but=tmp_path)
 
 
 def test_what_is_mapped_is_not_removed_and_outlives_its_file(tmp_path: Path) -> None:
