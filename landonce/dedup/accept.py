@@ -39,7 +39,7 @@ from landonce.sinks.snapshot import MarkedTable, OpenSnapshot, Seen, SnapshotSin
 _CLEAN_EVERY = 10.0
 """Seconds between two rounds of cleaning."""
 _CLEAN_FOR = 0.5
-"""Seconds that one kind of cleaning takes in a round, about."""
+"""Seconds that one kind of cleaning takes in a round, about. There are five, one of them in the pipeline that pushes."""
 _SWEEP_EVERY = 3600.0
 """Seconds between two searches for bytes that no list names: a crash leaves them."""
 

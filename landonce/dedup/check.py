@@ -27,6 +27,7 @@ from landonce.dedup.store import Scope, Store
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import LandonceError, SourceUnavailable
 from landonce.ledger.database import SqliteDatabase
+from landonce.protocol.dedup import bucket_seconds
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.source import everything
 from landonce.read.formats import RecordType
@@ -158,9 +159,10 @@ class _DedupCheck:
                 Level.OK,
                 f"the next start changes the window of {duration_words(scope.ttl)} to {duration_words(dedup.ttl)}",
             )
+        step = scope.bucket if scope is not None else bucket_seconds(int(dedup.ttl))
         yield Finding(
             Level.OK,
-            f"an event lands once within {duration_words(dedup.ttl)} (ttl): its key is remembered that long, and up to an eighth longer; "
+            f"an event lands once within {duration_words(dedup.ttl)} (ttl): its key is remembered that long, and up to {duration_words(step)} longer; "
             "a copy that comes later lands again",
         )
         gone = f"; they go back to {moment(scope.horizon / 1000)}" if scope is not None and scope.horizon else ""

@@ -1,4 +1,4 @@
-"""A block as bytes: what the first attempt stores, and every attempt sends.
+"""A block as bytes: what the first attempt stores. Every attempt sends its rows, as the sink writes them.
 
     length of the head (8 bytes) · head (JSON: counts, rejected records, tables) · one Arrow stream per table
 

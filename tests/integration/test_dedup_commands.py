@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
@@ -29,6 +30,7 @@ from typer.testing import CliRunner
 
 from landonce.cli import app
 from landonce.dedup import look, rekey
+from landonce.dedup.chunks import StoredRecords
 from landonce.dedup.reshard import reshard
 from landonce.dedup.run import run_pipeline
 from landonce.dedup.store import Store
@@ -36,8 +38,10 @@ from landonce.engine import workers
 from landonce.errors import ConfigError, Fenced, KeyRuleChanged, StoreBehind, TopicRecreated
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
+from landonce.sinks import transactional
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
+from landonce.sinks.sql import worker as sql_worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 Command = Callable[..., Said]
@@ -187,6 +191,44 @@ def test_a_key_of_floats_survives_a_wider_column(clickhouse_table: Unique, comma
     send(site.kafka, site.topic, records)
     assert site.run().landed == 0
     assert ask(url, f"SELECT toInt32(count()) AS rows FROM {table}") == [{"rows": 10}]
+
+
+def test_stored_rows_are_what_is_sent_whatever_code_has_become(sql: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt stores its blocks, and ends before it sends them. The next start has another decoder. The control: records that come
+    later get its values."""
+    sql.send(some(0, 50))
+    with monkeypatch.context() as patch:
+        freeze = StoredRecords.freeze
+
+        def ends(*given: Any) -> Any:
+            freeze(*given)
+            raise KeyboardInterrupt
+
+        patch.setattr(StoredRecords, "freeze", ends)
+        with pytest.raises(KeyboardInterrupt):
+            sql.run()
+    assert sql.rows() == []
+    decode_by = sql_worker.decode_by
+
+    def other(*given: Any) -> Any:
+        decode = decode_by(*given)
+
+        def decoded(*values: Any) -> Any:
+            found = decode(*values)
+            names = pa.array(["changed"] * found.table.num_rows)
+            return replace(
+                found, table=found.table.set_column(found.table.schema.get_field_index("name"), "name", names)
+            )
+
+        return decoded
+
+    monkeypatch.setattr(sql_worker, "decode_by", other)
+    monkeypatch.setattr(transactional, "decode_by", other)
+    sql.send(some(50, 60))
+    sql.run()
+    assert len(sql.rows()) == 60
+    assert {name for number, _, name, *_ in sql.rows() if number < 50} == {f"n{each}" for each in range(50)}
+    assert {name for number, _, name, *_ in sql.rows() if number >= 50} == {"changed"}
 
 
 class TestFirst:
@@ -517,6 +559,16 @@ class TestCheck:
         refused(ConfigError, "store", "for events that are only added")
         sql.write_file({"scope": "shared"})
         assert command("check", sql.file).code == 0
+
+    def test_the_step_of_a_window_that_was_changed(self, sql: Unique, command: Command) -> None:
+        """It stays an eighth of the window that the scope began with."""
+        sql.send(some(0, 5))
+        sql.run()
+        sql.write_file({"ttl": "8d"})
+        sql.run()
+        said = " ".join(command("check", sql.file).out.split())
+        assert "within 8 days (ttl): its key is remembered that long, and up to 7.5 days longer" in said
+        assert "window: 8 days, in steps of 7.5 days" in command("dedup", "stats", sql.file).out
 
     def test_a_file_on_this_machine_is_no_store_for_workers_elsewhere(self, sql: Unique, command: Command) -> None:
         sql.write_file(spark={"master": "spark://elsewhere:7077"})
