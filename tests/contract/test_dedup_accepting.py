@@ -176,12 +176,20 @@ def test_fifty_merges_leave_at_most_twice_the_bytes_of_the_keys(place: StorePlac
 
 
 @pytest.mark.parametrize(
-    ("watched", "races"), [(True, 100), pytest.param(True, 1_000, marks=pytest.mark.long), (False, 30)]
+    ("place", "watched", "races"),
+    [
+        ("sqlite", True, 100),
+        pytest.param("sqlite", True, 1_000, marks=pytest.mark.long),
+        ("sqlite", False, 30),
+        pytest.param("postgresql", True, 100, marks=pytest.mark.integration),
+        pytest.param("postgresql", False, 30, marks=pytest.mark.integration),
+    ],
+    indirect=["place"],
 )
-def test_races_accept_every_event_once(tmp_path: Path, watched: bool, races: int) -> None:
-    """Two pipelines with one scope get the same events at the same time, batch by batch. The control compares no versions."""
-    shared = store_in(tmp_path)
-    both = [Accepting(shared, name, watched) for name in ("p", "q")]
+def test_races_accept_every_event_once(place: StorePlace, watched: bool, races: int) -> None:
+    """Two pipelines with one scope get the same events at the same time, batch by batch: in SQLite one waits for the other's transaction, in
+    PostgreSQL for the rows that it locked. The control compares no versions."""
+    both = [Accepting(place, name, watched) for name in ("p", "q")]
     ready = threading.Barrier(2)
 
     def run(pipeline: Accepting) -> None:
