@@ -121,6 +121,13 @@ class Committing(Performer):
             self.opened.forget_absent()
         return due
 
+    def require_owner(self, held: LedgerState) -> None:
+        """What a table that is its own ledger says is not loaded here: the next commit would take it for what this driver had seen."""
+        if self.opened.own is not None:
+            self.opened.own.check_owner(held)
+        else:
+            super().require_owner(held)
+
     def acquired(self, state: LedgerState) -> str:
         """What a driver that was killed left behind is put in order: staging branches go, and dead letters of a batch that it
         had just committed are published."""
@@ -238,6 +245,8 @@ class Committing(Performer):
         through = valid_through(effect.receipts, held) if not letters else None
         folder = self.letters.folder_of(effect.plan, held)
         self.letters.require(effect.plan, held, names)
+        records = WithoutRanges(self.opened.recipe.records, skipped_in(effect.plan, self._skipped))
+        self.landing(effect.plan, held, effect.receipts, records)
         if self.opened.own is not None:
             table = self.opened.tables[0]
             tops = highest(effect.receipts).get(table, ())

@@ -152,7 +152,8 @@ def publish(
     """Makes these staged files of a plan count, and no others.
 
     `read_again`: the plan covers offsets that may have been delivered before, so letters that count already are left out,
-    and those at the places `but`. `send` gets those that are new before they count.
+    and those at the places `but`. A file may be empty then, and stays until the plan is recorded (`clear_empty`). `send` gets those that
+    are new before they count.
     """
     wanted = {name for name in names if name}
     require(folder, wanted)
@@ -163,10 +164,7 @@ def publish(
     for name in sorted(wanted):
         staged = folder / (name + _STAGED)
         try:
-            if staged.stat().st_size:
-                staged.replace(folder / name)
-            else:
-                staged.unlink()
+            staged.replace(folder / name)  # an empty one, too: whoever publishes the same receipt again looks for it
         except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
             require(folder, {name})
     if wanted:
@@ -251,6 +249,14 @@ def require(folder: Path, names: Iterable[str]) -> None:
             )
 
 
+def clear_empty(folder: Path, names: Iterable[str]) -> None:
+    """Removes those of these files that hold no letter. Their plans are recorded, so nobody publishes them again."""
+    for name in counting(names):
+        with suppress(FileNotFoundError):
+            if not (folder / name).stat().st_size:
+                (folder / name).unlink()
+
+
 def clear_staged(folder: Path, names: Iterable[str]) -> None:
     """Removes those of these files that do not count: plans staged them that are never taken up again."""
     for name in names:
@@ -269,12 +275,8 @@ def staged_ranges(folder: Path, names: Iterable[str]) -> dict[str, tuple[Range, 
     found = {}
     for name in names:
         if name.endswith(_STAGED):
-            offsets: dict[Partition, list[int]] = {}
             with suppress(FileNotFoundError, LettersUnreadable):
-                for topic, number, offset in map(place_of, letters_in(folder / name)):
-                    here = offsets.setdefault(Partition(topic, number), [offset, offset])
-                    here[:] = min(here[0], offset), max(here[1], offset)
-                found[name] = tuple(Range(partition, first, last + 1) for partition, (first, last) in offsets.items())
+                found[name] = _spanned(letters_in(folder / name))
     return found
 
 
@@ -338,13 +340,17 @@ def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:
     return any(each.partition == partition and each.holds(entry["offset"]) for each in ranges)
 
 
-def ends(folder: Path, pipeline: str) -> dict[Partition, int]:
-    """One past the highest offset that has a letter, by what `_topic` would hold. Reads all files: ask once."""
-    found: dict[Partition, int] = {}
-    for entry in committed(folder, pipeline):
-        partition = Partition(entry["topic"], entry["partition"])
-        found[partition] = max(entry["offset"] + 1, found.get(partition, 0))
-    return found
+def spans(folder: Path, pipeline: str) -> dict[str, tuple[Range, ...]]:
+    """Between which offsets the letters of each file lie, by what `_topic` would hold. Reads all files: ask once."""
+    return {path.name: _spanned(letters_in(path)) for path in files(folder, pipeline)}
+
+
+def _spanned(letters: Iterable[Mapping[str, Any]]) -> tuple[Range, ...]:
+    offsets: dict[Partition, list[int]] = {}
+    for topic, number, offset in map(place_of, letters):
+        here = offsets.setdefault(Partition(topic, number), [offset, offset])
+        here[:] = min(here[0], offset), max(here[1], offset)
+    return tuple(Range(partition, first, last + 1) for partition, (first, last) in offsets.items())
 
 
 def _leave_out_known(folder: Path, plan: str, names: Iterable[str], but: Collection[Place]) -> None:

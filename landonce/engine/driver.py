@@ -354,7 +354,8 @@ class Driver:
 
     def _delivered(self, plan: Plan) -> None:
         """All of the plan is written, and it is about to be committed."""
-        self.performer.letters.delivered_again(plan, self._held, rows_stay=self.performer.settings.compares)
+        mine = partial(self.performer.require_owner, self._held)
+        self.performer.letters.delivered_again(plan, self._held, mine, rows_stay=self.performer.settings.compares)
 
     def _idle(self) -> bool:
         """Until the interval is over; once it is, a few looks per second for whatever comes next."""

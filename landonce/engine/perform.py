@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from landonce.engine.publish import Letters
@@ -23,7 +24,7 @@ from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, PushRow
 from landonce.protocol.blocks import Kind, Plan, token
 from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.deduplicating import Deduplicating
-from landonce.protocol.ledger import LedgerState, Totals
+from landonce.protocol.ledger import LedgerState, Totals, require_owner
 from landonce.protocol.marks import Floors
 from landonce.protocol.match_ranges import Incoming
 from landonce.protocol.ranges import Partition, Range
@@ -45,6 +46,7 @@ from landonce.protocol.steps import (
     Write,
 )
 from landonce.protocol.transactional import Transactional
+from landonce.read.kafka.records import RecordSource
 from landonce.sinks.claimed import PushRecipe, PushTask
 from landonce.sinks.contract import Counting, Target, look_by_name, wait_out
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask, OpenDeduplicating
@@ -135,6 +137,14 @@ class Performer(ABC):
         """What people should hear of, since it was last asked."""
         return ()
 
+    def require_owner(self, held: LedgerState) -> None:
+        """Raises for a driver that is not the owner any more, before it changes what a newer one, or a person, may have settled."""
+        require_owner(held, self.letters.load())
+
+    def landing(self, plan: Plan, held: LedgerState, receipts: Sequence[Receipt], records: RecordSource) -> None:
+        """As `Letters.landing`."""
+        self.letters.landing(plan, held, receipts, records, partial(self.require_owner, held))
+
     def acquired(self, state: LedgerState) -> str:
         """Called once the pipeline is taken; gives what people should hear of it."""
         self.letters.acquired(state)
@@ -183,6 +193,7 @@ class Inserting(Performer):
         if isinstance(effect, Resolve):
             return Resolved(tuple(self._found(effect.plan, index, held) for index in effect.indexes))
         if isinstance(effect, Commit):
+            self.landing(effect.plan, held, effect.receipts, self.recipe.records)
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             if self.opened is not None:
                 self.opened.forget_absent()
@@ -281,6 +292,7 @@ class Transacting(Performer):
             )
         if isinstance(effect, Commit):
             names = [name for each in effect.receipts for name in (each.dead_letters, each.refused)]
+            self.landing(effect.plan, held, effect.receipts, self.opened.recipe.records)
             self.letters.publish(effect.plan, held, names)
             return None
         raise TypeError(f"not an effect: {effect!r}")
@@ -337,6 +349,7 @@ class Pushing(Performer):
             wait_for_attempts(self.ledger, held, self.settings.wait)
             return None
         if isinstance(effect, Commit):
+            self.landing(effect.plan, held, effect.receipts, self.recipe.records)
             self.letters.publish(effect.plan, held, [receipt.dead_letters for receipt in effect.receipts])
             return None
         raise TypeError(f"not an effect: {effect!r}")

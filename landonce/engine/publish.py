@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from landonce.engine import dead_letters, replay
+from landonce.engine.dead_letters import place_of
 from landonce.engine.letter_topic import LetterTopic
-from landonce.engine.replay import LetterRecords
+from landonce.engine.replay import Entry, LetterRecords
+from landonce.errors import RetentionOverrun
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, Note, require_owner
 from landonce.protocol.letters import landed_for_good
 from landonce.protocol.ranges import Partition, Range, without
+from landonce.protocol.receipt import Receipt
+from landonce.read.kafka.records import RecordSource
 from landonce.sinks.worker import AnyRecipe
 
 R = TypeVar("R", bound=AnyRecipe)
@@ -31,23 +37,53 @@ class Letters:
     """The ledger as it is."""
     topic: LetterTopic | None = None
     """Where letters are sent before they count, beside the folder."""
-    _ends: dict[Partition, int] | None = None
+    _spans: dict[str, tuple[Range, ...]] | None = None
+    """Between which offsets the letters lie that count, file by file."""
     _handled: dict[Partition, int] | None = None
     _left_over: dict[str, tuple[Range, ...]] | None = None
     """Of plans that drivers before this one gave up: what they staged, with what of it was not read again yet."""
     _earlier: frozenset[str] = frozenset()
     _elsewhere: frozenset[str] = frozenset()
     """The same, in the folder of a plan that was made with another one."""
+    _landing: Path | None = None
+    """Lists letters of other plans whose records are landing in the plan in hand."""
+    _again: bool = False
+    """The plan in hand may have left out letters that count already, so that its files may be empty."""
 
     def begin(self) -> None:
         """Before a driver takes the pipeline: all files that are there are of earlier ones, or of its own earlier life. What
         comes later may be a newer driver's, and is not this one's to take away."""
-        self._ends = self._handled = self._left_over = None
+        self._spans = self._handled = self._left_over = None
         self._earlier = dead_letters.found(self.folder, self.pipeline) | replay.found(self.folder, self.pipeline)
 
     def stem(self, plan: Plan, held: LedgerState) -> str:
         """What the plan's files are called."""
         return dead_letters.stem(self.pipeline, plan.batch, held.lineage)
+
+    def landing(
+        self,
+        plan: Plan,
+        held: LedgerState,
+        receipts: Sequence[Receipt],
+        records: RecordSource,
+        require_mine: Callable[[], None],
+    ) -> None:
+        """Every block of the plan is written, and it is about to be recorded. Where it delivers offsets again, the letters of other plans
+        in its ranges are listed. A record that it did not reject again has landed by now, or was filtered: its letter goes once the plan
+        is recorded. A letter whose record Kafka has no more was not read again, and stays: it may be the only copy. Where only tables that
+        were rolled back get records again, letters stay as well. Comes before `publish`, which leaves out what it finds in other files."""
+        self._landing = None
+        folder = self.folder_of(plan, held)
+        if plan.kind in (Kind.LETTERS, Kind.REPLAY) or not self._lettered_before(plan, held, folder):
+            return
+        stem, earlier = self.stem(plan, held), self._earlier if folder == self.folder else self._elsewhere
+        letters = replay.letters_of(folder, self._overlapping(plan, held, folder, but=stem, among=earlier))
+        wanted = _by_label(letters, _hulls(plan, held))
+        if not wanted:
+            return
+        require_mine()
+        named = {name for each in receipts for name in (each.dead_letters, each.refused) if name}
+        self._landing = replay.list_landing(folder, stem, named, _read_again(plan, held, receipts, records, wanted))
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Makes them count, and puts away what other attempts at the plan left. Blocks that an operator took out of it, for their
@@ -62,7 +98,7 @@ class Letters:
             return
         if named:
             require_owner(held, self.load())
-        again = bool(named) and (plan.kind is Kind.REPLAY or self._lettered_before(plan, held, folder))
+        self._again = again = bool(named) and (plan.kind is Kind.REPLAY or self._lettered_before(plan, held, folder))
         handled = replay.handled_places(folder, self.pipeline) if named and plan.kind is Kind.REPLAY else frozenset()
         dead_letters.publish(folder, stem, named, read_again=again, but=handled, send=self._send(folder, stem, held))
         dead_letters.clear_staged_of(folder, stem, plan.late)
@@ -84,22 +120,27 @@ class Letters:
                 dead_letters.clear_staged(self.folder, [name])
                 del self._left_over[name]
 
-    def delivered_again(self, plan: Plan, held: LedgerState, *, rows_stay: bool) -> None:
+    def delivered_again(
+        self, plan: Plan, held: LedgerState, require_mine: Callable[[], None], *, rows_stay: bool
+    ) -> None:
         """The records of a plan were read, and it is about to be recorded: what people did to letters of earlier deliveries is over.
-        `rows_stay`: as in `replay.forget`. Looked up once: whoever changes it fences this driver. Records that only tables get which were
-        rolled back count as before: the rows of their letters may be in others."""
+        `rows_stay`: as in `replay.forget`. Looked up once: whoever changes it fences this driver. It may be looked up after that, so
+        `require_mine` is asked before anything is forgotten. Records that only tables get which were rolled back count as before: the rows
+        of their letters may be in others."""
         if plan.kind in (Kind.LETTERS, Kind.REPLAY):
             return
         if self._handled is None:
             self._handled = replay.handled_ends(self.folder, self.pipeline)
         again = [each for each in _labelled(plan, held) if each.first < self._handled.get(each.partition, 0)]
         if again:
+            require_mine()
             replay.forget(self.folder, self.pipeline, again, rows_stay=rows_stay)
 
     def discard(self, plan: Plan, held: LedgerState) -> None:
         """Of a plan that its own driver gave up: its records were just read, and are read again."""
         folder, stem = self.folder_of(plan, held), self.stem(plan, held)
         dead_letters.clear_staged(folder, dead_letters.left(folder, stem))
+        replay.forget_landing(folder, stem)
 
     def folder_of(self, plan: Plan, held: LedgerState) -> Path:
         """Where the plan's letters are: in the folder that it was made with, if that holds any. The file may name another one by
@@ -121,12 +162,25 @@ class Letters:
 
     def changed(self, plan: Plan, held: LedgerState) -> None:
         """The ledger says something else of the plan now. Letters that landed are none any more, once it is recorded."""
-        if plan.kind is Kind.LETTERS and landed_for_good(held, plan.batch, held.lineage):
+        if not landed_for_good(held, plan.batch, held.lineage):
+            return
+        if plan.kind is Kind.LETTERS:
             replay.settle(self.folder_of(plan, held), self.stem(plan, held))
+            return
+        if self._landing is not None:
+            replay.take_landed(self._landing)
+        if self._again:
+            folder, stem = self.folder_of(plan, held), self.stem(plan, held)
+            dead_letters.clear_empty(folder, dead_letters.left(folder, stem))
+        self._landing, self._again = None, False
 
     def settle_left(self, state: LedgerState, *, owner: bool = False) -> None:
         """What was killed after its RECORD, or before its PREPARE, is put in order. `owner`: the caller has taken the pipeline since `begin`."""
-        replay.settle_left(self.folder, self.pipeline, state, self.journal, self._earlier if owner else ())
+        earlier = self._earlier if owner else frozenset()
+        replay.settle_left(self.folder, self.pipeline, state, self.journal, earlier)
+        pending = self.stem(state.pending, state) if state.pending is not None else ""
+        letters = (name for name in earlier if name.endswith(".jsonl") and dead_letters.plan_of(name) != pending)
+        dead_letters.clear_empty(self.folder, letters)
 
     def require(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Before a commit that is to make them count: every file is here, where the driver can publish it."""
@@ -169,6 +223,7 @@ class Letters:
         """What is staged of the last plan, whose records are gone. `now`: the ledger after the decision."""
         folder = self.folder_of(held.pending, held) if held.pending is not None else self.folder
         stem = dead_letters.stem(self.pipeline, held.batch, held.lineage)
+        replay.forget_landing(folder, stem)
         late = held.pending.late if held.pending is not None else ()
         dead_letters.publish_given_up(folder, stem, but=late, send=self._send(folder, stem, now))
         dead_letters.clear_staged_of(folder, stem, late)
@@ -188,12 +243,37 @@ class Letters:
 
         The kind of the plan does not tell: records that cannot land may be above all that the target holds.
         """
-        if self._ends is None:
-            self._ends = dead_letters.ends(self.folder, self.pipeline)
-        ends = self._ends if folder == self.folder else dead_letters.ends(folder, self.pipeline)
+        hulls = _hulls(plan, held)
         return any(
-            each.first < ends.get(held.labelled(each.partition), 0) for block in plan.blocks for each in block.ranges
+            hulls[each.partition].first < each.end
+            for spans in self._spans_of(folder).values()
+            for each in spans
+            if each.partition in hulls
         )
+
+    def _overlapping(
+        self, plan: Plan, held: LedgerState, folder: Path, *, but: str, among: Collection[str]
+    ) -> list[str]:
+        """Those of these files that may have letters in the ranges of the plan, without its own."""
+        hulls = _hulls(plan, held)
+        return [
+            name
+            for name, spans in self._spans_of(folder).items()
+            if name in among
+            and dead_letters.plan_of(name) != but
+            and any(
+                each.first < hulls[each.partition].end and hulls[each.partition].first < each.end
+                for each in spans
+                if each.partition in hulls
+            )
+        ]
+
+    def _spans_of(self, folder: Path) -> dict[str, tuple[Range, ...]]:
+        if folder != self.folder:
+            return dead_letters.spans(folder, self.pipeline)
+        if self._spans is None:
+            self._spans = dead_letters.spans(folder, self.pipeline)
+        return self._spans
 
 
 class NoLetters(Letters):
@@ -208,9 +288,20 @@ class NoLetters(Letters):
         del plan, held
         return ""
 
+    def landing(
+        self,
+        plan: Plan,
+        held: LedgerState,
+        receipts: Sequence[Receipt],
+        records: RecordSource,
+        require_mine: Callable[[], None],
+    ) -> None: ...
+
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None: ...
 
-    def delivered_again(self, plan: Plan, held: LedgerState, *, rows_stay: bool) -> None: ...
+    def delivered_again(
+        self, plan: Plan, held: LedgerState, require_mine: Callable[[], None], *, rows_stay: bool
+    ) -> None: ...
 
     def discard(self, plan: Plan, held: LedgerState) -> None: ...
 
@@ -234,3 +325,53 @@ def _labelled(plan: Plan, held: LedgerState) -> list[Range]:
     return [
         Range(held.labelled(each.partition), each.first, each.end) for block in plan.blocks for each in block.ranges
     ]
+
+
+def _hulls(plan: Plan, held: LedgerState) -> dict[Partition, Range]:
+    """From the first offset of the plan in each partition to its last one, under the names that the target knows the topics by."""
+    found: dict[Partition, Range] = {}
+    for each in _labelled(plan, held):
+        known = found.get(each.partition, each)
+        found[each.partition] = replace(each, first=min(each.first, known.first), end=max(each.end, known.end))
+    return found
+
+
+def _by_label(letters: Iterable[Entry], hulls: Mapping[Partition, Range]) -> dict[Partition, list[Entry]]:
+    """The letters within these ranges, in order."""
+    found: dict[Partition, list[Entry]] = {}
+    for entry in letters:
+        label = Partition(entry["topic"], entry["partition"])
+        if label in hulls and hulls[label].holds(entry["offset"]):
+            found.setdefault(label, []).append(entry)
+    return {label: sorted(entries, key=place_of) for label, entries in found.items()}
+
+
+def _read_again(
+    plan: Plan,
+    held: LedgerState,
+    receipts: Sequence[Receipt],
+    records: RecordSource,
+    letters: Mapping[Partition, Sequence[Entry]],
+) -> Iterator[Entry]:
+    """Those of these letters whose records the plan read. A block that read as many records as it has offsets read all of them; of
+    the others, what is there now was there."""
+    for block, receipt in zip(plan.blocks, receipts, strict=True):
+        for each in block.ranges:
+            entries = letters.get(held.labelled(each.partition), ())
+            here = entries[_before(entries, each.first) : _before(entries, each.end)]
+            if here and receipt.read < block.span:
+                there = _present(records, Range(each.partition, here[0]["offset"], here[-1]["offset"] + 1))
+                here = [entry for entry in here if entry["offset"] in there]
+            yield from here
+
+
+def _before(entries: Sequence[Entry], offset: int) -> int:
+    return bisect_left(entries, offset, key=lambda entry: int(entry["offset"]))
+
+
+def _present(records: RecordSource, wanted: Range) -> set[int]:
+    there: set[int] = set()
+    with suppress(RetentionOverrun):  # what was deleted since is treated as what was deleted before
+        for some in records.read((wanted,)):
+            there.update(some.offsets.to_pylist())
+    return there

@@ -7,6 +7,8 @@ Beside a folder's dead-letter files, a plan of letters has:
     STEM.replayed   those that are letters no more, whole, with the value that landed. Written after RECORD
     ….dropping      places that an operator is about to drop; `….dropped` once the ledger says so
     ….skipping      places of letters whose records an operator is about to skip: they go once the ledger says so
+    STEM.landing    letters of other plans whose records a plan delivers again: they go once it is recorded, but for those
+                    that it rejected again. Written before RECORD
 
 `settle` takes letters out of their files. It must never run before RECORD, and may run any number of times after it: as long as
 `STEM.replay` is there, it is not done. A place is in one `.replayed` file at most, the newest.
@@ -51,8 +53,9 @@ Entry = dict[str, Any]
 Present = Callable[[Partition, Sequence[int]], set[int]]
 """Which of these offsets, in order, the target holds rows of. The partition is as the target knows it."""
 _REPLAY, _STILL, _REPLAYED = ".replay", ".still", ".replayed"
-_DROPPING, _DROPPED, _SKIPPING = ".dropping", ".dropped", ".skipping"
+_DROPPING, _DROPPED, _SKIPPING, _LANDING = ".dropping", ".dropped", ".skipping", ".landing"
 _SOURCE, _CHANGED, _ORIGINAL, _FILE = "source_topic", "corrected", "original", "file"
+_AGAIN = "rejected_again"
 _VALUE = ("value", "value_base64")
 _LETTERS, _BYTES = 50_000, 32 * 2**20
 """Of one plan, at most; about."""
@@ -463,6 +466,54 @@ def forget(folder: Path, pipeline: str, ranges: Sequence[Range], *, rows_stay: b
             _rewrite(path, dict.fromkeys(gone))
 
 
+def letters_of(folder: Path, names: Iterable[str]) -> Iterator[Entry]:
+    """The letters of these files, each with its file."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            yield from ({**entry, _FILE: name} for entry in letters_in(folder / name))
+
+
+def list_landing(folder: Path, stem: str, names: Collection[str], letters: Iterable[Entry]) -> Path | None:
+    """Before RECORD: these letters, which other plans wrote, are of records that this one delivers again. Those that it rejects again are in
+    the files `names`, or were left out there by an earlier attempt at this very step: they stay, and the list remembers it."""
+    path = folder / (stem + _LANDING)
+    before = list(letters_in(path)) if path.exists() else []
+    again = {place_of(entry): entry[_AGAIN] for entry in before if entry.get(_AGAIN) in names}
+    again |= {place_of(entry): name for name in sorted(names) for entry in dead_letters.known(folder, name)}
+    entries = [{**entry, _AGAIN: again.get(place_of(entry), "")} for entry in letters]
+    if not entries:
+        path.unlink(missing_ok=True)
+        return None
+    try:
+        write_letters(folder, path.name, entries)
+        dead_letters.sync(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return path
+
+
+def take_landed(listed: Path) -> None:
+    """After RECORD: what landed, or was filtered, goes from the files of other plans. May be done again, and by several at once."""
+    gone: dict[str, dict[Place, Entry | None]] = {}
+    try:
+        for entry in letters_in(listed):
+            if not entry[_AGAIN]:
+                gone.setdefault(entry[_FILE], {})[place_of(entry)] = None
+    except FileNotFoundError:
+        return
+    reach("letters.removing")
+    for name, places in gone.items():
+        _rewrite(listed.parent / name, places, listed.exists)
+    dead_letters.sync(listed.parent)
+    reach("letters.removed")
+    listed.unlink(missing_ok=True)
+
+
+def forget_landing(folder: Path, stem: str) -> None:
+    """The plan is given up."""
+    (folder / (stem + _LANDING)).unlink(missing_ok=True)
+
+
 def handled_places(folder: Path, pipeline: str) -> frozenset[Place]:
     """The letters that were replayed or dropped."""
     paths = (path for suffix in (_DROPPED, _REPLAYED) for path in _with(folder, pipeline, suffix))
@@ -500,6 +551,13 @@ def settle_left(
     for path in _with(folder, pipeline, _STILL):
         if path.name in earlier and not replay_file(folder, path.name.removesuffix(_STILL)).exists():
             path.unlink(missing_ok=True)
+    for path in _with(folder, pipeline, _LANDING):
+        stem = path.name.removesuffix(_LANDING)
+        given_up = any(stem in note.detail for note in journal())
+        if stem == last and landed_for_good(state, state.batch, state.lineage) and not given_up:
+            take_landed(path)
+        elif path.name in earlier and (stem != last or given_up):
+            path.unlink(missing_ok=True)
     for path in (*_with(folder, pipeline, _DROPPING), *_with(folder, pipeline, _SKIPPING)):
         if any(path.stem in note.detail for note in journal()):
             take_dropped(path)
@@ -509,13 +567,15 @@ def settle_left(
 
 def found(folder: Path, pipeline: str) -> frozenset[str]:
     """The names of files of letters that are on their way, or were."""
-    ours = (_REPLAY, _STILL, _DROPPING, _SKIPPING)
+    ours = (_REPLAY, _STILL, _DROPPING, _SKIPPING, _LANDING)
     return frozenset(path.name for each in ours for path in _with(folder, pipeline, each))
 
 
 def unsettled(folder: Path) -> bool:
     """Whether something may be left to settle."""
-    return any(next(folder.glob(f"*{suffix}"), None) is not None for suffix in (_REPLAY, _DROPPING, _SKIPPING))
+    return any(
+        next(folder.glob(f"*{suffix}"), None) is not None for suffix in (_REPLAY, _DROPPING, _SKIPPING, _LANDING)
+    )
 
 
 def _discard(folder: Path, stem: str) -> None:
@@ -620,7 +680,8 @@ class Handled:
     """Values that landed instead of the record's own."""
     dropped: frozenset[Place] = frozenset()
     landing: dict[Place, bytes | None] = field(default_factory=dict)
-    """Letters of a plan that may be on its way: they may be in the target already, with these values."""
+    """Letters of a plan that may be on its way, or of records that are delivered again: they may be in the target already, with these
+    values."""
 
 
 def replayed(folder: Path, pipeline: str) -> Iterator[Entry]:
@@ -634,8 +695,9 @@ def handled(folder: Path, pipeline: str) -> Handled:
     dropped = frozenset(place_of(entry) for path in _with(folder, pipeline, _DROPPED) for entry in letters_in(path))
     landing = {
         place_of(entry): as_bytes(entry, "value")
-        for path in _with(folder, pipeline, _REPLAY)
+        for path in (*_with(folder, pipeline, _REPLAY), *_with(folder, pipeline, _LANDING))
         for entry in letters_in(path)
+        if not entry.get(_AGAIN)
     }
     return Handled(corrected, dropped, landing)
 

@@ -61,20 +61,27 @@ def fixed(site: Replayed, offset: int) -> Path:
     return path
 
 
-def start(site: Replayed, *words: str, place: str = "") -> tuple[PlainProcess, Path]:
+def start(site: Replayed, *words: str, place: str = "", go: Path | None = None) -> tuple[PlainProcess, Path]:
+    """`go`: it goes on from the place once this file exists."""
     reached, log = site.folder / f"reached-{place}", site.folder / "printed"
     stopped = {"LANDONCE_FAILPOINT": place, "LANDONCE_FAILPOINT_FILE": str(reached)} if place else {}
+    stopped |= {"LANDONCE_FAILPOINT_WAIT_FOR": str(go)} if go is not None else {}
     environment = {**os.environ, **UNDISTURBED, **stopped}
     return PlainProcess(words, environment, log, folder=site.folder), reached
 
 
-def killed_at(site: Replayed, place: str, *words: str) -> None:
-    process, reached = start(site, *words, place=place)
+def stopped_at(site: Replayed, place: str, *words: str, go: Path | None = None) -> PlainProcess:
+    process, reached = start(site, *words, place=place, go=go)
     until = time.monotonic() + WITHIN
     while not reached.exists():
         assert process.poll() is None, (site.folder / "printed").read_text()[-3000:]
         assert time.monotonic() < until, f"{place} was not reached"
         time.sleep(0.02)
+    return process
+
+
+def killed_at(site: Replayed, place: str, *words: str) -> None:
+    process = stopped_at(site, place, *words)
     assert process.pid is not None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)
@@ -104,6 +111,21 @@ def test_killed_wherever_something_changes_every_letter_lands_once(
     said = site.landonce("verify", "--values")
     assert said.code == 0, said.out
     assert site.left() == []
+
+
+def test_a_driver_that_wakes_up_late_erases_nothing_that_people_did(make: Callable[[str, int], Replayed]) -> None:
+    """It has written the files of a batch, and sleeps. Another one commits the batch, and a person replays its letter."""
+    site = make("iceberg", 1)
+    site.send(b"broken", event(3))
+    go = site.folder / "go"
+    zombie = stopped_at(site, "files.after", "run", "pipe.yaml", "--once", go=go)
+    assert site.run() == Totals(landed=1, dead_lettered=1)
+    assert site.landonce("dead replay", "--with", fixed(site, 2), "--yes").code == 0
+    go.touch()
+    assert zombie.wait(WITHIN) == 4, (site.folder / "printed").read_text()[-3000:]
+    assert (site.rows(), site.letters()) == ([row(1), row(2), row(3)], [0])
+    said = site.landonce("verify", "--values")
+    assert said.code == 0, said.out
 
 
 def test_a_drop_that_is_killed_is_done_or_not(make: Callable[[str, int], Replayed]) -> None:

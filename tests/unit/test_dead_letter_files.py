@@ -1,13 +1,14 @@
 """Dead-letter files: staged, then published; a replay overwrites; what counts already is not repeated."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from landonce.engine import replay
@@ -27,11 +28,13 @@ from landonce.engine.dead_letters import (
 )
 from landonce.engine.publish import Letters
 from landonce.engine.replay import LetterRecords, settle, take_dropped
-from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, Fenced, LettersUnreadable
+from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, Fenced, LettersUnreadable, RetentionOverrun
 from landonce.protocol.blocks import Block, Kind, Plan
-from landonce.protocol.ledger import LedgerState, Note
+from landonce.protocol.ledger import LedgerState, Note, require_owner
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.reasons import Code, Counted, Reason
+from landonce.protocol.receipt import Receipt
+from landonce.read.kafka.records import Records, RecordSource
 from landonce.sinks.deduplicating import InsertRecipe
 
 PLAN = stem("clicks", 7, "0123456789abcdef")
@@ -72,6 +75,19 @@ def test_a_driver_that_was_replaced_publishes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         letters.publish(plan(0), HELD, [name])
     assert offsets(tmp_path) == []
+
+
+def test_a_driver_that_was_replaced_forgets_nothing_that_people_did_since(tmp_path: Path) -> None:
+    """It wrote its plan, and slept. The newer driver recorded it, and its letter was replayed."""
+    write_letters(tmp_path, f"{PLAN}.replayed", [{"topic": "t", "partition": 0, "offset": 1, "corrected": False}])
+    driver = begun(tmp_path)
+    with pytest.raises(Fenced):
+        driver.delivered_again(
+            plan(0), HELD, lambda: require_owner(HELD, replace(HELD, epoch=9, owner="newer")), rows_stay=False
+        )
+    assert len(list(replay.replayed(tmp_path, "clicks"))) == 1
+    driver.delivered_again(plan(0), HELD, mine(driver), rows_stay=False)
+    assert list(replay.replayed(tmp_path, "clicks")) == []
 
 
 def test_only_published_letters_count(tmp_path: Path) -> None:
@@ -162,6 +178,28 @@ def test_what_counts_already_is_left_out_when_offsets_are_read_again(tmp_path: P
     for _ in range(2):
         publish(tmp_path, other, [staged(tmp_path, other, 0, [letter(1), letter(2), letter(3)])], read_again=True)
         assert sorted(offsets(tmp_path)) == [1, 2, 3]
+
+
+def test_a_plan_that_is_published_twice_needs_no_letters_of_its_own(tmp_path: Path) -> None:
+    """Its driver was killed before RECORD, and its receipts are in the rows of its blocks: nothing is staged again."""
+    before_it(tmp_path, 1, 2)
+    name = staged(tmp_path, PLAN, 0, [letter(1), letter(2)])
+    for _ in range(2):
+        driver = begun(tmp_path)
+        driver.acquired(replace(HELD, pending=plan(0)))
+        driver.publish(plan(0), HELD, [name])
+        assert offsets(tmp_path) == [1, 2]
+    driver.changed(plan(0), HELD)
+    assert len(files(tmp_path, "clicks")) == 1, "a file without letters goes once the plan is recorded"
+
+
+def test_a_file_without_letters_of_a_plan_that_is_recorded_goes_with_the_next_start(tmp_path: Path) -> None:
+    before_it(tmp_path, 1)
+    publish(tmp_path, PLAN, [staged(tmp_path, PLAN, 0, [letter(1)])], read_again=True)
+    assert len(files(tmp_path, "clicks")) == 2
+    begun(tmp_path).acquired(HELD)
+    assert len(files(tmp_path, "clicks")) == 1
+    assert offsets(tmp_path) == [1]
 
 
 def test_nothing_of_a_record_is_lost(tmp_path: Path) -> None:
@@ -355,6 +393,126 @@ def test_two_drivers_publish_the_same_plan_at_once(tmp_path: Path, read_again: b
     at_once(*[lambda: publish(tmp_path, PLAN, names, read_again=read_again)] * 3)
     assert sorted(offsets(tmp_path)) == [*range(60), 1000]
     assert len(list(tmp_path.iterdir())) == 61
+
+
+@dataclass(frozen=True)
+class Kafka(RecordSource):
+    """Has these offsets."""
+
+    has: tuple[int, ...]
+    gone_below: int = 0
+
+    def read(self, ranges: tuple[Range, ...]) -> Iterator[Records]:
+        for each in ranges:
+            if each.first < self.gone_below:
+                raise RetentionOverrun("deleted")
+            found = [at for at in self.has if each.holds(at)]
+            yield Records(each.partition, pa.array(found, pa.int64()), pa.array([b""] * len(found)), ())
+
+    def require_same(self, topics: Mapping[str, str]) -> None: ...
+
+
+def mine(letters: Letters) -> Callable[[], None]:
+    return lambda: require_owner(HELD, letters.load())
+
+
+AGAIN = Receipt(read=90, landed=90)
+"""Of a block of which Kafka lacks some offsets."""
+
+
+def before_it(folder: Path, *places: int) -> None:
+    """Letters of an earlier ledger, which was lost."""
+    other = stem("clicks", 3, "fedcba98")
+    publish(folder, other, [staged(folder, other, 0, [letter(each) for each in places])])
+
+
+@pytest.mark.parametrize("killed", ["never", "before RECORD", "after it"])
+@pytest.mark.parametrize("staged_again", [True, False])
+def test_a_letter_whose_record_lands_when_it_is_delivered_again_goes(
+    tmp_path: Path, killed: str, staged_again: bool
+) -> None:
+    """1, 2 and 4 are letters. 1 lands, 2 is rejected again, and Kafka has no record at 4 any more: its letter is the only copy. A driver
+    that is killed before RECORD does the same once more, whether its receipts are kept with the blocks or the blocks are written again."""
+    before_it(tmp_path, 1, 2, 4)
+    driver, source, pending = begun(tmp_path), Kafka((1, 2, 3)), replace(HELD, pending=plan(0))
+    name = staged(tmp_path, PLAN, 0, [letter(2), letter(3)])
+    receipt = replace(AGAIN, dead_letters=name)
+    for _ in range(2 if killed == "before RECORD" else 1):
+        driver = begun(tmp_path)
+        driver.landing(plan(0), HELD, (receipt,), source, mine(driver))
+        driver.publish(plan(0), HELD, [name])
+        driver.changed(plan(0), pending)
+        driver.settle_left(pending, owner=True)
+        assert sorted(offsets(tmp_path)) == [1, 2, 3, 4], "the plan is not recorded"
+        assert set(replay.handled(tmp_path, "clicks").landing) == {("t", 0, 1)}
+        if staged_again:
+            staged(tmp_path, PLAN, 0, [letter(2), letter(3)])
+    if killed == "after it":
+        begun(tmp_path).settle_left(HELD)
+    else:
+        driver.changed(plan(0), HELD)
+    assert sorted(offsets(tmp_path)) == [2, 3, 4]
+    assert not list(tmp_path.glob("*.landing"))
+    driver.changed(plan(0), HELD)
+    assert sorted(offsets(tmp_path)) == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("receipt", "source", "left"),
+    [
+        (replace(AGAIN, read=100), Kafka(()), []),
+        (AGAIN, Kafka((1, 2)), [4]),
+        (AGAIN, Kafka((1, 2, 4), gone_below=1), []),
+        (AGAIN, Kafka((1, 2, 4), gone_below=3), [1, 2, 4]),
+    ],
+    ids=["every offset was read", "one is gone", "all are there", "those below are gone"],
+)
+def test_only_letters_whose_records_were_read_again_go(
+    tmp_path: Path, receipt: Receipt, source: Kafka, left: list[int]
+) -> None:
+    before_it(tmp_path, 1, 2, 4, 150)
+    driver = begun(tmp_path)
+    driver.landing(plan(0), HELD, (receipt,), source, mine(driver))
+    driver.publish(plan(0), HELD, [])
+    driver.changed(plan(0), HELD)
+    assert offsets(tmp_path) == [*left, 150]
+
+
+@pytest.mark.parametrize("kind", [Kind.LETTERS, Kind.REPLAY])
+def test_letters_stay_where_a_plan_delivers_no_offsets_again(tmp_path: Path, kind: Kind) -> None:
+    """It lands letters itself; or only tables that were rolled back get the records again."""
+    before_it(tmp_path, 1)
+    driver = begun(tmp_path)
+    driver.landing(replace(plan(0), kind=kind), HELD, (replace(AGAIN, read=100),), Kafka(()), mine(driver))
+    driver.changed(replace(plan(0), kind=kind), HELD)
+    assert offsets(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("how", ["by its driver", "by an operator", "the journal says so", "another plan came"])
+def test_letters_stay_where_the_plan_was_given_up(tmp_path: Path, how: str) -> None:
+    before_it(tmp_path, 1)
+    driver = begun(tmp_path)
+    driver.landing(plan(0), HELD, (replace(AGAIN, read=100),), Kafka(()), mine(driver))
+    now, said = HELD, Note("now", "accept-gap", driver.given_up(HELD))
+    if how == "by its driver":
+        driver.discard(plan(0), HELD)
+    elif how == "by an operator":
+        driver.publish_given_up(replace(HELD, pending=plan(0)), HELD)
+    elif how == "another plan came":
+        now = replace(HELD, lineage="another")
+    next_driver = begun(tmp_path, *([said] if how == "the journal says so" else []))
+    next_driver.acquired(now)
+    assert offsets(tmp_path) == [1]
+    assert not list(tmp_path.glob("*.landing"))
+
+
+def test_a_driver_that_was_replaced_lists_no_letters_that_are_about_to_go(tmp_path: Path) -> None:
+    before_it(tmp_path, 1)
+    driver = begun(tmp_path)
+    driver.load = lambda: replace(HELD, epoch=HELD.epoch + 1, owner="newer")
+    with pytest.raises(Fenced):
+        driver.landing(plan(0), HELD, (replace(AGAIN, read=100),), Kafka(()), mine(driver))
+    assert not list(tmp_path.glob("*.landing"))
 
 
 def test_two_workers_with_the_same_process_id_stage_the_same_block(tmp_path: Path) -> None:
