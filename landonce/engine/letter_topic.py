@@ -5,7 +5,7 @@
     owner     ask the ledger                                       a driver that was superseded ends here
     look      from the note's ends to the end, if the note was     letters of the plan that are there are not sent again
               there already
-    send      the others, in one transaction
+    send      the others, in transactions                          each is short: brokers abort those that take a minute
     count     their files are renamed                              letters of the plan's files that count are never sent again
 
 The look comes after the fence: what another driver committed was committed before, and is seen. A driver that wakes up later is fenced,
@@ -55,6 +55,8 @@ _PLAN = "landonce.plan"
 _PATIENCE = 60.0
 _LARGEST = 1_000_000_000
 """Bytes of a record that the client lets pass: the topic decides."""
+_TOGETHER, _BYTES = 20_000, 32 * 2**20
+"""Letters of one transaction, at most; about."""
 _UNFIT = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_TIMESTAMP,
@@ -162,14 +164,13 @@ class LetterTopic:
             return
         there = set() if made else self._there(broker, note, known, plan)
         missing = (each for each in letters if place_of(each) not in there)
-        self._in_one_transaction(producer, plan, missing)
+        for some in _chunks(missing):
+            owner()
+            self._in_one_transaction(producer, plan, some)
         owner()
         _remove_older(note, self.pipeline)
 
-    def _in_one_transaction(self, producer: Producer, plan: str, letters: Iterator[Entry]) -> None:
-        first = next(letters, None)
-        if first is None:
-            return
+    def _in_one_transaction(self, producer: Producer, plan: str, letters: Iterable[Entry]) -> None:
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -177,11 +178,8 @@ class LetterTopic:
 
         producer.begin_transaction()
         try:
-            sent: set[Place] = set()
-            for letter in chain((first,), letters):
-                if place_of(letter) not in sent:
-                    sent.add(place_of(letter))
-                    self._produce(producer, plan, letter, delivered)
+            for letter in letters:
+                self._produce(producer, plan, letter, delivered)
             left = producer.flush(_PATIENCE)
             if failed or left:
                 raise KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT))
@@ -207,7 +205,7 @@ class LetterTopic:
                     key=as_bytes(letter, "key"),
                     value=as_bytes(letter, "value"),
                     headers=headers,
-                    timestamp=max(int(letter.get("timestamp") or 0), 0),
+                    timestamp=_timestamp(letter.get("timestamp")),
                     on_delivery=delivered,
                 )
                 break
@@ -331,6 +329,29 @@ class LetterTopic:
             command=f"to send all letters of the batch, some perhaps again: `rm {note}`. To send no more of them: "
             f"`truncate -s 0 {note}`. Then: landonce run {{file}}",
         )
+
+
+def _timestamp(moment: int | None) -> int:
+    """As the client takes it: 0 is now. That is for records without a timestamp; one of 0 is sent as the next millisecond."""
+    return 0 if moment is None or moment < 0 else max(int(moment), 1)
+
+
+def _chunks(letters: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """What is sent in one transaction each. A letter that several files hold is sent once."""
+    sent: set[Place] = set()
+    chunk: list[Entry] = []
+    size = 0
+    for letter in letters:
+        if place_of(letter) in sent:
+            continue
+        sent.add(place_of(letter))
+        chunk.append(letter)
+        size += len(letter.get("value") or letter.get("value_base64") or "")
+        if len(chunk) >= _TOGETHER or size >= _BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _make(note: Path, content: Callable[[], Mapping[str, Any]]) -> bool:

@@ -178,6 +178,25 @@ def test_a_letter_is_the_record_with_connects_headers(make: Make) -> None:
     assert site.letters() == [0, 1]
 
 
+def test_only_a_record_without_a_timestamp_has_the_time_of_its_sending(make: Make) -> None:
+    """The client takes 0 for now."""
+    site = make()
+    topic = LetterTopic("pipe", site.dead_letters["topic"], site.kafka.bootstrap_servers)
+    letter = {"topic": "t", "partition": 0, "key": None, "value": "x", "reason": "r", "code": "malformed", "field": ""}
+    moments = [0, 1, 1_700_000_000_123, None, -1]
+    site.dead.mkdir()
+    now = time.time() * 1000
+    topic.send(
+        site.dead,
+        "pipe.batch-000000001-me",
+        ({**letter, "offset": at, "timestamp": each} for at, each in enumerate(moments)),
+        lambda: None,
+    )
+    found = sorted((int(headers(each)["__connect.errors.offset"]), each.timestamp()[1]) for each in in_topic(site))
+    assert [moment for _, moment in found[:3]] == [1, 1, 1_700_000_000_123]
+    assert all(moment > now - 1000 for _, moment in found[3:])
+
+
 def connects_names() -> set[str]:
     """The constants of the class of Kafka Connect that sends dead letters."""
     (jar,) = (path for path in jars_of(ICEBERG_CONNECT) if path.name.startswith("connect-runtime-"))
@@ -260,6 +279,17 @@ def test_two_drivers_that_race_send_every_letter_once(make: Make) -> None:
     driver, _ = start(site)
     assert driver.wait(WITHIN) in (0, 1)
     assert sent(site) == site.letters() == [0, 2, 4, 6]
+
+
+def test_a_large_batch_is_sent_in_several_transactions(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers abort a transaction that takes a minute. A driver that is killed between two sends what is missing, and nothing again."""
+    monkeypatch.setattr(letter_topic, "_TOGETHER", 2)
+    site = make()
+    site.send(*[b"broken"] * 5)
+    crashed(site, monkeypatch)
+    assert (len(sent(site)), site.letters()) == (2, [])
+    site.run()
+    assert sent(site) == site.letters() == [0, 1, 2, 3, 4]
 
 
 def test_control_without_the_look_a_letter_is_there_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
