@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ class Group:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
-        self.broken = 0
+        self.broken = self.away = 0
         self.may_close = threading.Event()
 
     def consumer(self, options: object, **more: object) -> Group:
@@ -33,6 +34,9 @@ class Group:
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> None:
         del asynchronous
+        if self.away:
+            self.away -= 1
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
         self.offsets += [each.offset for each in offsets]
 
     def close(self) -> None:
@@ -67,3 +71,43 @@ def test_a_client_that_cannot_be_made_is_reported_once_and_made_again(group: Gro
     (said,) = copied(group, 1, 2, 3).news()
     assert "was not copied to the consumer group 'g': no such file" in said
     assert group.offsets == [3]
+
+
+def test_a_copy_that_failed_is_tried_again_though_no_later_position_comes(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_AGAIN", 0.01)
+    group.away = 3
+    found = Mirror("g", "p", {})
+    found.moved({PLACE: 7})
+    until = time.monotonic() + 30
+    while not group.offsets and time.monotonic() < until:
+        time.sleep(0.01)
+    assert group.offsets == [7]
+    (said,) = found.news()
+    assert "no answer" in said
+    found.close(60)
+    assert group.offsets == [7]
+
+
+def test_a_run_that_ends_tries_a_copy_that_failed_once_more(group: Group) -> None:
+    """And one that fails does not."""
+    for seconds, copies in ((60, [7]), (0, [])):
+        group.offsets, group.away = [], 1
+        found = Mirror("g", "p", {})
+        found.moved({PLACE: 7})
+        while not found._failed:
+            time.sleep(0.01)
+        found.close(seconds)
+        assert group.offsets == copies
+
+
+def test_a_later_position_comes_instead_of_one_that_failed(group: Group) -> None:
+    group.away = 1
+    found = Mirror("g", "p", {})
+    found.moved({PLACE: 7})
+    while not found._failed:
+        time.sleep(0.01)
+    found.moved({PLACE: 8})
+    found.close(60)
+    assert group.offsets == [8]

@@ -20,6 +20,8 @@ from landonce.read.kafka.broker import REFUSALS, committed_with
 MINE = "landonce"
 """How the metadata of landonce's own offsets begins."""
 _PATIENCE = 10.0
+_AGAIN = 5.0
+"""Seconds after which a copy that failed is tried again, if no later position came."""
 AT_THE_END = 2.0
 """Seconds that a run which ends waits for its last copy."""
 _TAKEN = (
@@ -44,6 +46,8 @@ class Mirror:
         self._metadata = f"{MINE}: pipeline {pipeline}"
         self._changed = threading.Condition()
         self._next: dict[Partition, int] = {}
+        self._failed: dict[Partition, int] = {}
+        """What could not be copied, while no later position is known."""
         self._busy = self._ending = self._given_up = self._reported = self._working = False
         self._news: list[str] = []
 
@@ -69,9 +73,12 @@ class Mirror:
         seconds = AT_THE_END if seconds is None else seconds
         with self._changed:
             if not seconds:
-                self._next = {}
+                self._next = self._failed = {}
+            elif self._failed:
+                self._next = self._next or self._failed
+                self._changed.notify_all()
             self._changed.wait_for(lambda: not self._next and not self._busy, timeout=seconds)
-            self._next, self._ending = {}, True
+            self._next, self._failed, self._ending = {}, {}, True
             self._changed.notify_all()
 
     def _work(self) -> None:
@@ -102,12 +109,14 @@ class Mirror:
                 self._report(error.args[0].str(), lasting=code in REFUSALS)
                 if code in REFUSALS:
                     break
+                with self._changed:
+                    self._failed = positions
         consumer.close()
 
     def _ended(self) -> None:
         """The next position starts another thread."""
         with self._changed:
-            self._next, self._busy, self._working = {}, False, False
+            self._next, self._failed, self._busy, self._working = {}, {}, False, False
             self._changed.notify_all()
 
     def _others(self, positions: Mapping[Partition, int]) -> tuple[Partition, ...]:
@@ -119,11 +128,11 @@ class Mirror:
         with self._changed:
             self._busy = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: bool(self._next) or self._ending)
-            if not self._next:
+            self._changed.wait_for(lambda: bool(self._next) or self._ending, _AGAIN if self._failed else None)
+            if not self._next and self._ending:
                 self._ended()
                 return None
-            positions, self._next, self._busy = self._next, {}, True
+            positions, self._next, self._failed, self._busy = self._next or self._failed, {}, {}, True
             return positions
 
     def _give_up(self, why: str) -> None:
