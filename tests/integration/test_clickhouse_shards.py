@@ -23,11 +23,12 @@ from clickhouse_tables import Proxy
 from deliveries import Sent, Site, Watch, letters, numbered, run, running, send, wait_until
 from shard_servers import WEIGHTS, TwoShards, two_shards
 from test_clickhouse_contract import Silencer
+from test_seek_runs import killed
 from typer.testing import CliRunner
 
 from landonce.check import check_pipeline
 from landonce.cli import app
-from landonce.errors import PlanChanged, TableUnfit
+from landonce.errors import PlanChanged, PlanPending, TableUnfit
 from landonce.local import LocalKafka, LocalUser
 from landonce.protocol.ledger import Totals
 from landonce.protocol.settle import Reply
@@ -463,6 +464,21 @@ def test_rows_are_removed_from_each_shard_and_land_again(pipe: Pipe) -> None:
     run(pipe.config(), NO_SPARK)
     file = pipe.write_file()
     pipe.command("state", "seek", str(file), "--to-offset", f"{pipe.topics[0]}:0:10", "--remove-rows", "--yes")
+    assert pipe.held() == places(sent[:10])
+    assert run(pipe.config(), NO_SPARK).landed == 40
+    assert pipe.held() == places(sent)
+
+
+def test_a_seek_that_is_killed_between_two_shards_is_resumed(pipe: Pipe) -> None:
+    sent = send(pipe.kafka, pipe.topics[0], numbered(50))
+    run(pipe.config(), NO_SPARK)
+    file = pipe.write_file()
+    killed(pipe.folder, file, "remove.shard", "seek", "--to-offset", f"{pipe.topics[0]}:0:10", "--remove-rows")
+    one, two = pipe.both.on_each(f"SELECT max(_offset) FROM {pipe.table}")
+    assert (int(one) < 10, int(two) < 10) == (True, False), "it was killed after the first shard"
+    with pytest.raises(PlanPending, match="was interrupted while it removed rows"):
+        run(pipe.config(), NO_SPARK)
+    pipe.command("state", "seek", str(file), "--resume", "--yes")
     assert pipe.held() == places(sent[:10])
     assert run(pipe.config(), NO_SPARK).landed == 40
     assert pipe.held() == places(sent)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from plain_process import UNDISTURBED, PlainProcess
@@ -24,7 +25,10 @@ PLACES = {
         "prepare.before", "prepare.after", "read.after", "flip.after", "rows.after", "landed.after", "commit.after", "record.before",
         "record.after", "letters.removing", "letters.removed",
     ),
-    "clickhouse": ("prepare.after", "probe.after", "send.before", "send.after", "commit.after", "record.after", "letters.removing"),
+    "clickhouse": (
+        "prepare.before", "prepare.after", "probe.after", "send.before", "send.after", "commit.after", "record.before", "record.after",
+        "letters.removing", "letters.removed",
+    ),
     "iceberg": ("prepare.after", "files.after", "attempt.before", "attempt.after", "record.after", "letters.removing"),
     "fan-out": ("prepare.after", "attempt.after", "record.before", "record.after"),
 }  # fmt: skip
@@ -54,6 +58,11 @@ def make(
     return made
 
 
+class Site(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
 def fixed(site: Replayed, offset: int) -> Path:
     path = site.folder / f"fixed-{offset}.jsonl"
     line = {"topic": site.topic, "partition": 0, "offset": offset, "value": event(offset).decode()}
@@ -61,7 +70,7 @@ def fixed(site: Replayed, offset: int) -> Path:
     return path
 
 
-def start(site: Replayed, *words: str, place: str = "", go: Path | None = None) -> tuple[PlainProcess, Path]:
+def start(site: Site, *words: str, place: str = "", go: Path | None = None) -> tuple[PlainProcess, Path]:
     """`go`: it goes on from the place once this file exists."""
     reached, log = site.folder / f"reached-{place}", site.folder / "printed"
     stopped = {"LANDONCE_FAILPOINT": place, "LANDONCE_FAILPOINT_FILE": str(reached)} if place else {}
@@ -70,7 +79,7 @@ def start(site: Replayed, *words: str, place: str = "", go: Path | None = None) 
     return PlainProcess(words, environment, log, folder=site.folder), reached
 
 
-def stopped_at(site: Replayed, place: str, *words: str, go: Path | None = None) -> PlainProcess:
+def stopped_at(site: Site, place: str, *words: str, go: Path | None = None) -> PlainProcess:
     process, reached = start(site, *words, place=place, go=go)
     until = time.monotonic() + WITHIN
     while not reached.exists():
@@ -80,7 +89,7 @@ def stopped_at(site: Replayed, place: str, *words: str, go: Path | None = None) 
     return process
 
 
-def killed_at(site: Replayed, place: str, *words: str) -> None:
+def killed_at(site: Site, place: str, *words: str) -> None:
     process = stopped_at(site, place, *words)
     assert process.pid is not None
     os.killpg(process.pid, signal.SIGKILL)

@@ -214,6 +214,7 @@ class ShardedTarget(Target):
         asked = tuple(ranges)
         for each in self._targets:
             each.remove(asked)
+            reach("remove.shard")
 
     def exists(self) -> bool:
         """On every shard: no row is written before that."""
