@@ -45,6 +45,12 @@ class Folder:
         stored = (plan.batch, state.lineage, self.of_plan(plan))
         return self.holding(world, self.letters(world), self.files(world) | {stored})
 
+    def landing(self, world: W, state: Any, delivered: int) -> W:
+        """Before RECORD, as `engine.publish.Letters.landing`: the letters of records that a plan delivers again and does not reject."""
+        files = frozenset(each for each in self.files(world) if each[:2] != (state.batch, state.lineage))
+        gone = self.letters(world) & delivered
+        return self.holding(world, self.letters(world), files | {(state.batch, state.lineage, gone)} if gone else files)
+
     def of_plan(self, plan: Any) -> int:
         """Its letters: the driver's survey said which."""
         return int(plan.blocks[0].shard or self._dead)

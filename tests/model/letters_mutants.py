@@ -80,6 +80,14 @@ MUTANTS = (
         "    return False\n",
     ),
     planted(
+        "a letter stays though its record landed when it was delivered again",
+        "letters land when a restored ledger has them delivered again",
+        BOTH_PLACES,
+        LETTERS,
+        "    return (state.batch, state.lineage) == (batch, lineage) and state.pending is None\n",
+        "    return False\n",
+    ),
+    planted(
         "a driver that was replaced publishes its dead letters",
         "a replay beside a driver",
         BOTH_PLACES,

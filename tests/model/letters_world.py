@@ -57,6 +57,16 @@ SCENARIOS = (
         starts=4,
         alive=1,
     ),
+    Scenario(
+        "letters land when a restored ledger has them delivered again",
+        ((1,), (2,), (3,)),
+        Faults(restore=1, crash=1),
+        dead=frozenset({(0, 1)}),
+        corrected=True,
+        table_partitions=1,
+        starts=3,
+        alive=1,
+    ),
 )
 
 
@@ -66,6 +76,9 @@ class LetterModel(Model):
     def __init__(self, core: Core, scenario: Scenario) -> None:
         super().__init__(core, scenario)
         self.folder = Folder(core, "dead", self.bit, TOPIC, self.rejected)
+        self._corrected = False
+        """Of the write that is about to be launched."""
+        self._launched_corrected: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def replayed(self, world: World) -> int:
         return world.landed & self.rejected
@@ -106,6 +119,19 @@ class LetterModel(Model):
         view = self.core.letters.topics_as_known(held)
         return replace(self._surveyed(world.level, world.clock), source=view, letters=letters)
 
+    def _write(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
+        self._corrected = self.scenario.corrected and bool(world.restored)
+        yield from super()._write(world, agent, effect, who)
+
+    def _launch(self, agent: Agent) -> tuple[int, ...]:
+        if not self._corrected:
+            return super()._launch(agent)
+        self._launched, others = self._launched_corrected, self._launched
+        try:
+            return super()._launch(agent)
+        finally:
+            self._launched = others
+
     def _change(self, world: World, agent: Agent, effect: Any, who: str) -> Iterator[Step]:
         if effect.step is self.core.steps.Step.PREPARE and effect.new.pending.kind is self.core.blocks.Kind.LETTERS:
             world = self.folder.storing(world, effect.new)
@@ -128,6 +154,10 @@ class LetterModel(Model):
             return self._raised(world, agent, error)
         for each in effect.receipts:
             dead |= int(each.dead_letters or 0)
+        if effect.plan.kind is not self.core.blocks.Kind.LETTERS:
+            ranges = [each for block in effect.plan.blocks for each in block.ranges]
+            delivered = sum(self._within(each.partition.number, each.first, each.end) for each in ranges)
+            world = self.folder.landing(world, held, delivered & ~dead)
         return self._go_on(world._replace(dead=world.dead | dead), agent, None)
 
     def _job(self, identity: Any, plan: Any, index: int) -> Job:
@@ -137,6 +167,8 @@ class LetterModel(Model):
             rejected = self.rejected & sum(
                 self._within(each.partition.number, each.first, each.end) for each in plan.blocks[index].ranges
             )
+            if self._corrected:
+                return self._landing(job, plan.blocks[index], rejected)
             return replace(job, result=self._with_letters(job.result, rejected))
         block = plan.blocks[index]
         letters = self.folder.of_plan(plan)
@@ -151,6 +183,15 @@ class LetterModel(Model):
         receipt = self.core.receipt.Receipt(read=len(rows), landed=len(rows))
         result = self.results.of(self.core.receipt.BlockResult(index, self.core.receipt.Fate.LANDED, receipt))
         return replace(job, parts=parts, rows=sum(bit for _, bit in rows), result=result, fill=True)
+
+    def _landing(self, job: Job, block: Any, rejected: int) -> Job:
+        """The file is corrected: these are rows like the others."""
+        rows = job.rows | rejected
+        parts = tuple(
+            sum(bit for each, bit in self.bit.items() if bit & rows and self.part[each] == part)
+            for part in range(self.scenario.table_partitions)
+        )
+        return replace(job, parts=parts, rows=rows, result=self._with_letters(job.result, 0))
 
     def _with_letters(self, result: int, dead: int) -> int:
         """The same result, with these records as the block's dead letters. Those that were dead letters before and are none now landed."""
@@ -181,6 +222,12 @@ class LetterModel(Model):
         ledger's account is what is there."""
         letters, state = self.folder.letters(world), self.ledgers.values[world.ledger]
         lost, moving = super().wrong(world._replace(dead=letters)), self.folder.moving(world, state)
+        if self.scenario.corrected and state.pending is not None:  # its rows land, and then it says which letters go
+            moving |= letters & sum(
+                self._within(each.partition.number, each.first, each.end)
+                for block in state.pending.blocks
+                for each in block.ranges
+            )
         if lost or moving:
             return lost
         if letters & world.landed:

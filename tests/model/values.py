@@ -92,6 +92,8 @@ class Scenario:
     """Offsets that do not exist (compaction)."""
     filtered: frozenset[tuple[int, int]] = frozenset()
     dead: frozenset[tuple[int, int]] = frozenset()
+    corrected: bool = False
+    """Once the ledger was restored, the file is corrected: what was a dead letter lands when it is delivered again."""
     latest: bool = False
     """The pipeline begins at the end of the topic: what is there before its first start is not asked for."""
     fingerprints: tuple[str, ...] = ("f",)
