@@ -72,18 +72,22 @@ class Letters:
         in its ranges are listed. A record that it did not reject again has landed by now, or was filtered: its letter goes once the plan
         is recorded. A letter whose record Kafka has no more was not read again, and stays: it may be the only copy. Where only tables that
         were rolled back get records again, letters stay as well. Comes before `publish`, which leaves out what it finds in other files."""
+        folder, stem = self.folder_of(plan, held), self.stem(plan, held)
+        wanted = self._delivered(plan, held, folder, stem)
         self._landing = None
-        folder = self.folder_of(plan, held)
-        if plan.kind in (Kind.LETTERS, Kind.REPLAY) or not self._lettered_before(plan, held, folder):
-            return
-        stem, earlier = self.stem(plan, held), self._earlier if folder == self.folder else self._elsewhere
-        letters = replay.letters_of(folder, self._overlapping(plan, held, folder, but=stem, among=earlier))
-        wanted = _by_label(letters, _hulls(plan, held))
-        if not wanted:
+        if not wanted and not replay.is_listed(folder, stem):
             return
         require_mine()
         named = {name for each in receipts for name in (each.dead_letters, each.refused) if name}
         self._landing = replay.list_landing(folder, stem, named, _read_again(plan, held, receipts, records, wanted))
+
+    def _delivered(self, plan: Plan, held: LedgerState, folder: Path, stem: str) -> Mapping[Partition, Sequence[Entry]]:
+        """The letters of other plans from the first offset of this one to its last, by partition and in order."""
+        if plan.kind in (Kind.LETTERS, Kind.REPLAY) or not self._lettered_before(plan, held, folder):
+            return {}
+        earlier = self._earlier if folder == self.folder else self._elsewhere
+        files = self._overlapping(plan, held, folder, but=stem, among=earlier)
+        return _by_label(replay.letters_of(folder, files), _hulls(plan, held))
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Makes them count, and puts away what other attempts at the plan left. Blocks that an operator took out of it, for their

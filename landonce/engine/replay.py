@@ -473,6 +473,11 @@ def letters_of(folder: Path, names: Iterable[str]) -> Iterator[Entry]:
             yield from ({**entry, _FILE: name} for entry in letters_in(folder / name))
 
 
+def is_listed(folder: Path, stem: str) -> bool:
+    """Whether an earlier attempt at the plan listed letters. It may have had more blocks then."""
+    return (folder / (stem + _LANDING)).exists()
+
+
 def list_landing(folder: Path, stem: str, names: Collection[str], letters: Iterable[Entry]) -> Path | None:
     """Before RECORD: these letters, which other plans wrote, are of records that this one delivers again. Those that it rejects again are in
     the files `names`, or were left out there by an earlier attempt at this very step: they stay, and the list remembers it."""

@@ -478,6 +478,19 @@ def test_only_letters_whose_records_were_read_again_go(
     assert offsets(tmp_path) == [*left, 150]
 
 
+def test_letters_of_a_block_that_was_cut_off_stay(tmp_path: Path) -> None:
+    """It was not ready in time, and another plan brings its records. What an attempt with it had listed is not so any more."""
+    before_it(tmp_path, 60)
+    driver = begun(tmp_path)
+    whole = (replace(AGAIN, read=100),)
+    driver.landing(plan(0), HELD, whole, Kafka(()), mine(driver))
+    cut = replace(plan(0), blocks=(Block((Range(Partition("t", 0), 0, 50),), "s"),))
+    driver.landing(cut, HELD, (replace(AGAIN, read=50),), Kafka(()), mine(driver))
+    driver.changed(cut, HELD)
+    begun(tmp_path).settle_left(HELD, owner=True)
+    assert offsets(tmp_path) == [60]
+
+
 @pytest.mark.parametrize("kind", [Kind.LETTERS, Kind.REPLAY])
 def test_letters_stay_where_a_plan_delivers_no_offsets_again(tmp_path: Path, kind: Kind) -> None:
     """It lands letters itself; or only tables that were rolled back get the records again."""
