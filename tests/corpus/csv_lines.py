@@ -47,6 +47,7 @@ CASES: dict[str, bytes | None] = {
     "NaN": b"1,x,NaN,,,",
     "inf": b"1,x,inf,,,",
     "1e999": b"1,x,1e999,,,",
+    "integer that no DOUBLE holds": b"1,x,9007199254740993,,,",
     "hexadecimal": b"1,x,0x10,,,",
     "leading point": b"1,x,.5,,,",
     "trailing point": b"1,x,5.,,,",

@@ -224,6 +224,72 @@ def test_what_becomes_of_a_line_does_not_depend_on_its_neighbours(records: list[
     assert [each.reason for each in together.rejects] == [reject.reason for each in alone for reject in each.rejects]
 
 
+WRITTEN = {
+    "BIGINT": ["1", "x", "9223372036854775808", "1.0", '""', " 1", "+1", ""],
+    "DOUBLE": ["1.5", "x", "1e999", "9007199254740993", "NaN", "-0", ".5", ""],
+    "FLOAT": ["1.5", "x", "16777217", "1e39", "1e-300", ""],
+    "DECIMAL(5,2)": ["1.25", "1.255", "x", "1e1", "1000", ".5", "1.250", ""],
+    "BOOLEAN": ["true", "1", "x", "yes", ""],
+    "TIMESTAMP": [
+        "2026-01-01",
+        "2026-01-01T00:00:00Z",
+        "2026-01-01 10:00:00+02",
+        "x",
+        "2026-01-01T00:00:00.1234567",
+        "",
+    ],
+    "DATE": ["2026-01-01", "x", "2026-01-01T00:00:00", "2026-02-30", ""],
+    "TIME": ["10:00", "x", "24:00", "10:00:00.1234567", ""],
+    "BINARY": ["aGk=", "x", "aR==", ""],
+}
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from([*WRITTEN]).flatmap(
+        lambda each: st.tuples(st.just(each), st.lists(st.sampled_from(WRITTEN[each])))
+    ),
+    st.sampled_from(["", " NOT NULL"]),
+    st.sampled_from(["strict", "fit"]),
+)
+def test_what_becomes_of_a_value_does_not_depend_on_its_neighbours(
+    drawn: tuple[str, list[str]], required: str, convert: str
+) -> None:
+    type_, texts = drawn
+    section = format_of(RecordFormat.model_validate({"csv": {"columns": ["i", "v"]}}))
+    decoding = Decoding(section, convert=conversions_of(Convert.model_validate(convert)))
+    decode = decoder_of(parse_schema(f"i INT, v {type_}{required}"), decoding)
+    sent = [Sent(f"1,{each}".encode()) for each in texts]
+    together = decode(pa.array([each.value_ for each in sent], pa.binary()), sent)
+    alone = [decode(pa.array([each.value_], pa.binary()), [each]) for each in sent]
+    assert together.table.to_pylist() == [row for each in alone for row in each.table.to_pylist()]
+    assert [each.reason for each in together.rejects] == [reject.reason for each in alone for reject in each.rejects]
+    assert all((row["v"] is None) <= (text in ("", '""')) for row, text in _landed(together, texts))
+
+
+def _landed(found: Decoded, texts: list[str]) -> list[tuple[dict[str, Any], str]]:
+    return list(zip(found.table.to_pylist(), (texts[at] for at in found.kept), strict=True))
+
+
+@pytest.mark.parametrize("type_", ["DOUBLE", "FLOAT"])
+def test_an_integer_that_no_float_holds_does_not_make_bad_floats_null(type_: str) -> None:
+    texts = ["abc", "1e999", "NaN", "9007199254740993", "2.5", ""]
+    found = values({"csv": {"columns": ["i", "v"]}}, f"i INT, v {type_}", *(f"1,{each}".encode() for each in texts))
+    assert found.table.to_pylist() == [{"i": 1, "v": 2.5}, {"i": 1, "v": None}]
+    invalid, inexact = f"field 'v' is not a valid {type_}", f"field 'v' is an integer that {type_} cannot hold exactly"
+    assert [str(each.reason) for each in found.rejects] == [invalid, invalid, invalid, inexact]
+    keys = [Sent(b"", each) for each in (b"abc", b"9007199254740993", b"2.5", None)]
+    assert decoded("raw", f"_key {type_}", *keys).table.to_pylist() == [{"_key": 2.5}, {"_key": None}]
+
+
+@pytest.mark.parametrize("null", ["0", "1", "2", "00", "12"])
+def test_a_number_may_mean_null(null: str) -> None:
+    lines = [f"{each},x".encode() for each in (null, "7", "3", "0000", null)]
+    found = values({"csv": {"columns": ["a", "b"], "null": null}}, "a BIGINT, b STRING", *lines)
+    assert [each["a"] for each in found.table.to_pylist()] == [None, 7, 3, 0, None]
+    assert not found.rejects
+
+
 def test_tabs() -> None:
     assert values({"tsv": {"columns": ["a", "b"]}}, "a STRING, b STRING", b"x\ty,z").table.to_pylist() == [
         {"a": "x", "b": "y,z"}

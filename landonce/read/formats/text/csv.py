@@ -24,7 +24,9 @@ from landonce.read.formats.json.decode import JsonDecoder, blocks
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.schema.fields import JSON, Field, Schema, landed
 
-_VERSION = 2
+_VERSION = 3
+_KEYED = 2
+"""Increased whenever equal bytes make other values of keys: what lands in rows may change without that."""
 _WAYS = 8
 _NUMBER = "\0number"
 _LARGEST_VALUE = 2**30
@@ -45,10 +47,13 @@ class Csv(Format):
         return CsvDecoder(self, schema, max_record_bytes)
 
     def decisive(self) -> tuple[object, ...]:
-        return "csv", _VERSION, self.columns, self.delimiter, self.quote, self.null
+        return "csv", _VERSION, *self._written()
 
     def keyed_by(self) -> tuple[object, ...]:
-        return self.decisive()
+        return "csv", _KEYED, *self._written()
+
+    def _written(self) -> tuple[object, ...]:
+        return self.columns, self.delimiter, self.quote, self.null
 
     @property
     def written(self) -> pa.DataType:
@@ -67,6 +72,8 @@ class CsvDecoder:
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
         quote, delimiter = re.escape(format_.quote), re.escape(format_.delimiter)
         value = rf"(?:{quote}(?:[^{quote}]|{quote}{quote})*{quote}|(?:[^{quote}{delimiter}\r\n][^{delimiter}\r\n]*)?)"
+        self._zeros = b"0" * len(format_.null) if format_.null.isdigit() else b""
+        """Before the number of each row, so that no number is the text that means null."""
         self._special = rf"[{quote}\r\n]"
         self._line = rf"(?s)\A{value}(?:{delimiter}{value})*[\r\n]*\z"
         by_name = {name.lower() if schema.fold_case else name: name for name in format_.columns}
@@ -138,9 +145,11 @@ class CsvDecoder:
         """One more line follows, so that a quote which is left open in the last record is noticed, too."""
         count, delimiter = len(records), self._format.delimiter.encode()
         numbers = pa.array(np.arange(count)).cast(pa.string()).cast(pa.binary())
+        numbers = pc.binary_join_element_wise(self._zeros, numbers, b"")
         lines = pc.binary_join_element_wise(numbers, delimiter, records, b"\n", b"")
         length = int(np.frombuffer(lines.buffers()[1], np.int32, count + 1)[-1])
-        text = lines.buffers()[2].slice(0, length).to_pybytes() + b"%d%s\n" % (
+        text = lines.buffers()[2].slice(0, length).to_pybytes() + b"%s%d%s\n" % (
+            self._zeros,
             count,
             delimiter * len(self._format.columns),
         )

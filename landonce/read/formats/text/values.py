@@ -13,7 +13,6 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.json.columns import (
     MISSING,
     Fault,
-    Mask,
     cast_or_null,
     is_textual,
     mask_of,
@@ -50,6 +49,7 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
     type_ = _type(field)
     if is_textual(type_) or pt.is_string(type_):
         return settle_value(text, type_, field)
+    faults: list[Fault] = []
     if pt.is_boolean(type_):
         known = pa.array(list(_BOOLEANS), pa.string())
         values = pa.array(list(_BOOLEANS.values())).take(pc.index_in(pc.utf8_lower(text), value_set=known))
@@ -62,16 +62,12 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
         values = cast_or_null(_written(text, _NUMBER), type_)
         finite = pc.is_finite(values)
         values = pc.if_else(finite, values, pa.scalar(None, type_))
-        inexact = _inexact(text, values, type_)
-        if inexact.any():
-            return values, [
-                Fault(inexact, Reason(f"is an integer that {spelled(type_)} cannot hold exactly", Code.INEXACT))
-            ]
-    faults = unless(pc.or_(values.is_valid(), text.is_null()), not_valid(spelled(type_)))
+        faults += _inexact(text, values, type_)
+    faults += unless(pc.or_(values.is_valid(), text.is_null()), not_valid(spelled(type_)))
     return values, faults + unfit_value(values, type_, field)
 
 
-def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> Mask:
+def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> list[Fault]:
     """Integers that became another number. One with a point or an exponent becomes the nearest float, as in JSON."""
     large = pc.greater_equal(pc.abs(values), 2.0**24 if pt.is_float32(type_) else 2.0**53)
     asked = np.flatnonzero(
@@ -79,7 +75,9 @@ def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> Mask
     )
     found = np.zeros(len(text), np.bool_)
     found[asked] = [Decimal(text[at].as_py()) != Decimal(values[at].as_py()) for at in asked.tolist()]
-    return found
+    if not found.any():
+        return []
+    return [Fault(found, Reason(f"is an integer that {spelled(type_)} cannot hold exactly", Code.INEXACT))]
 
 
 def _type(field: Field) -> pa.DataType:
