@@ -49,7 +49,7 @@ from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoding import Decode, decode_by
 from landonce.read.formats import Decoded, Reject
-from landonce.read.kafka.records import Record, last_headers
+from landonce.read.kafka.records import Record, last_headers, read_headers
 from landonce.read.schema.fields import Schema
 from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, ExchangingRecipe, Parts, Refuse
@@ -68,7 +68,7 @@ _COLUMNS = pa.schema(
     ]
 )
 _NOT_STORED = ("_topic", "_partition", "hi", "lo")
-_timestamp, _key, _headers = methodcaller("timestamp"), methodcaller("key"), methodcaller("headers")
+_timestamp, _key = methodcaller("timestamp"), methodcaller("key")
 _offset, _milliseconds = methodcaller("offset"), itemgetter(1)
 
 
@@ -276,7 +276,7 @@ class AcceptWorker(BlockWorker):
             pa.array(timestamps[kept]),
             pa.array(list(map(_key, chosen)), pa.binary()),
             raw,
-            headers_of(list(map(_headers, chosen))),
+            headers_of(list(map(read_headers, chosen))),
         ]
         table = pa.Table.from_arrays(columns, schema=_COLUMNS)
         return Decoded(table, kept, tuple(sorted(rejects)), np.sort(np.concatenate(filtered)), decoded.without_column)

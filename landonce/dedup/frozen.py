@@ -19,7 +19,7 @@ from landonce.errors import TableUnfit
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.block import ReadBlock, Rejected
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import Record, read_headers
 
 VERSION = 2
 _READ = (1, VERSION)
@@ -116,7 +116,7 @@ def _partitions(listed: list[list[Any]]) -> dict[Partition, int]:
 def _rejected(each: Rejected, record: Record | None) -> list[Any]:
     known, why = None, Reason.of(each.reason)
     if record is not None:
-        found = record.headers() or ()
+        found = read_headers(record) or ()
         pairs = found.items() if isinstance(found, dict) else found
         headers = [[name, _text(value)] for name, value in pairs]
         known = [record.timestamp()[1], _text(record.key()), _text(record.value()), headers]

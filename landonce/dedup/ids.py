@@ -44,7 +44,7 @@ import pyarrow.types as pt
 from landonce.config.dedup import OTHERS
 from landonce.dedup.blake2b import Words, digests
 from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, type_class
-from landonce.protocol.reasons import Code, Reason
+from landonce.protocol.reasons import UNREADABLE, Code, Reason
 from landonce.read.formats import Indexes
 
 _BYTES = pa.large_binary()
@@ -98,6 +98,7 @@ def compute(
         messages, places = [pa.array([], _BYTES)], [np.empty(0, np.int64)]
         piece = {column: each.slice(start, _PIECE) for column, each in values.items()}
         for rule_names, columns, members in _by_rule(rule, piece, min(_PIECE, count - start), start, ids.rejects):
+            members, rule_names = _with_headers(piece, columns, rule_names, members, start, ids.rejects)
             here = {column: _only(piece[column], members) for column in columns}
             message = _canonical(rule_names, here, len(members), null_is_value=rule.on_null == "value")
             if message.null_count and rule.on_null == "unique":
@@ -160,6 +161,26 @@ def _by_rule(
             yield _only(text, members), columns, members
     ruleless = Reason(f"{rule.by}: no key rule for its value", Code.BAD_KEY, str(rule.by))
     rejects.update(dict.fromkeys((start + np.flatnonzero(found < 0)).tolist(), ruleless))
+
+
+def _with_headers(
+    piece: Values,
+    columns: tuple[KeyColumn, ...],
+    names: pa.LargeBinaryArray,
+    members: Indexes,
+    start: int,
+    rejects: dict[int, Reason],
+) -> tuple[Indexes, pa.LargeBinaryArray]:
+    """The rows whose headers could be read, if the key holds one, and their names. An unread header is not a null: it may be any value."""
+    for column in columns:
+        if column.kind == HEADER:
+            unread = pc.equal(_only(piece[column], members), pa.scalar(UNREADABLE[1], _BYTES)).fill_null(False)
+            if unread.true_count:
+                bad = unread.to_numpy(zero_copy_only=False)
+                why = Reason(f"{column} cannot be read: the name of a header is not UTF-8", Code.BAD_KEY, str(column))
+                rejects.update(dict.fromkeys((start + members[bad]).tolist(), why))
+                names, members = names.filter(pa.array(~bad)), members[~bad]
+    return members, names
 
 
 def _reject_nulls(values: Values, rows: Indexes, rejects: dict[int, Reason]) -> None:

@@ -47,7 +47,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, Start, bind
 from landonce.protocol.target import TargetView
 from landonce.read.decoding import decoder_of
-from landonce.read.kafka.records import read
+from landonce.read.kafka.records import read, read_headers
 from landonce.sinks.audit import LAST, Held, HeldTables, Offsets
 from landonce.sinks.contract import Guarantee
 from landonce.sinks.operations import UNCHANGED, Operations
@@ -349,7 +349,7 @@ def _records(kept: Kept, partition: Partition, first: int, end: int) -> Iterator
                 "timestamp": pa.array([each.timestamp()[1] for each in messages], pa.int64()),
                 "key": pa.array([each.key() for each in messages], pa.binary()),
                 "value": some.values,
-                "headers": headers_of([each.headers() for each in messages]),
+                "headers": headers_of(list(map(read_headers, messages))),
             }
         )
 

@@ -46,7 +46,7 @@ from landonce.protocol.reasons import Code
 from landonce.protocol.source import SourceView
 from landonce.read.kafka.broker import QUIET, REFUSALS, Broker, consumer_options
 from landonce.read.kafka.certificates import certificate_refusal
-from landonce.read.kafka.records import header_pairs, read
+from landonce.read.kafka.records import header_pairs, read, read_headers
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.pipeline_file import Pipeline
 
@@ -253,7 +253,7 @@ class LetterTopic:
         found: set[Place] = set()
         for records in read(tuple(ranges), options) if ranges else ():
             for message in records.messages:
-                headers = {name: value or b"" for name, value in header_pairs(message.headers())}
+                headers = {name: value or b"" for name, value in header_pairs(read_headers(message))}
                 if headers.get(_PLAN) == plan.encode():
                     topic, number, at = (headers[f"{_CONNECT}{each}"] for each in ("topic", "partition", "offset"))
                     found.add((topic.decode(), int(number), int(at)))

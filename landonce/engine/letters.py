@@ -9,7 +9,7 @@ from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
 from landonce.protocol.ranges import Partition, label_of
 from landonce.protocol.reasons import Reason
 from landonce.read.block import Rejected, find
-from landonce.read.kafka.records import Record, header_pairs
+from landonce.read.kafka.records import Record, header_pairs, read_headers
 from landonce.sinks.worker import AnyRecipe, Task
 
 Messages = Mapping[tuple[Partition, int], Record]
@@ -71,7 +71,7 @@ def _letters(
                 reason=Reason.of(each.reason),
                 key=message.key(),
                 value=message.value(),
-                headers=tuple(header_pairs(message.headers())),
+                headers=tuple(header_pairs(read_headers(message))),
                 fingerprint=judgement,
             )
         )

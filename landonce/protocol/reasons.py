@@ -89,6 +89,8 @@ class Reason(str):
 
 NO_VALUE = Reason("no value (a tombstone)", Code.NO_VALUE)
 NOT_UTF8 = Reason("not valid UTF-8", Code.NOT_UTF8)
+UNREADABLE = ("landonce.unreadable", b"the headers could not be read: the name of one is not UTF-8")
+"""The one header that stands for those of a record whose headers Kafka's client cannot read: in its letter, and wherever it is stored."""
 
 
 def too_large(size: int, limit: int) -> Reason:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from landonce.config.dedup import RECORD_TYPE
-from landonce.protocol.reasons import Code, Reason, missing, of_field
+from landonce.protocol.reasons import UNREADABLE, Code, Reason, missing, of_field
 from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
 from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
 from landonce.read.formats.text.values import check_supported, from_text
-from landonce.read.kafka.records import Record, header_pairs
+from landonce.read.kafka.records import Record, header_pairs, read_headers
 from landonce.read.schema.fields import Field, Schema, landed
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
@@ -36,6 +36,7 @@ RECORD_COLUMNS = {
 BYTES = (KEY, HEADERS, VALUE)
 """Those that hold bytes, where a table has no other type for them."""
 _NOT_TEXT = Reason("is not valid UTF-8", Code.NOT_UTF8)
+_UNREADABLE_NAME = of_field(HEADERS, Reason("cannot be read: the name of a header is not valid UTF-8", Code.NOT_UTF8))
 _key, _timestamp = methodcaller("key"), methodcaller("timestamp")
 
 
@@ -216,8 +217,11 @@ def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, 
     wants_text = pt.is_string(type_) or pt.is_string(type_.item_type if pt.is_map(type_) else type_.value_type[1].type)
     found: list[Any] = []
     for row, message in enumerate(messages):
-        pairs: list[tuple[str, Any]] = [*header_pairs(message.headers())]
-        if wants_text:
+        pairs: list[tuple[str, Any]] = [*header_pairs(read_headers(message))]
+        if pairs == [UNREADABLE]:
+            reasons[row] = _UNREADABLE_NAME
+            pairs = []
+        elif wants_text:
             try:
                 pairs = [(name, content.decode() if content is not None else None) for name, content in pairs]
             except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from landonce.dedup.rule import LATE
 from landonce.engine.dead_letters import committed, reason_of, with_refusals
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition
-from landonce.protocol.reasons import Code
+from landonce.protocol.reasons import UNREADABLE, Code
 from landonce.sinks.audit import Counted, Offsets
 
+_headers = methodcaller("headers")
 _AT_ONCE = 20_000
 _SILENCE = 30.0
 _WINDOW_RECORDS = 200_000
@@ -147,8 +149,17 @@ def _window(first: int, end: int, chunks: list[_Chunk]) -> Window:
 
 
 def _header(message: Message, name: str) -> bytes | None:
-    """The last header of this name."""
-    found = message.headers() or ()
+    """The last header of this name. Kafka's client fails at a name that is not UTF-8. It must not be asked twice, and be called from C: a
+    call in Python does not always notice that it fails."""
+    try:
+        found = _headers(message) or ()
+    except SystemError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        message.set_headers([UNREADABLE])
+        found = [UNREADABLE]
+    if found == [UNREADABLE]:
+        return UNREADABLE[1]
     pairs = found.items() if isinstance(found, dict) else found
     values = [value for key, value in pairs if key == name]
     last = values[-1] if values else None

@@ -24,11 +24,12 @@ from landonce.config.dedup import Dedup
 from landonce.dedup import blake2b, ids
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rows import RowsRecipe, RowsWorker
-from landonce.dedup.rule import KeyColumn, KeyRule, key_rule
+from landonce.dedup.rule import HEADER, KeyColumn, KeyRule, key_rule
 from landonce.dedup.run import accept_sink
 from landonce.dedup.store import StorePlace
 from landonce.errors import ConfigError
 from landonce.protocol.ranges import Partition
+from landonce.protocol.reasons import UNREADABLE, Code
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.rows import with_coordinates
 from landonce.read.schema.fields import Field, Schema
@@ -152,6 +153,19 @@ def ids_of(columns, **options):
 def id_of(type_, value, **section):
     """The id of one record with one field."""
     return ids_of({"x": array_of(type_, [value])}, key=["x"], **section)[0]
+
+
+def test_a_header_that_could_not_be_read_is_no_null_and_no_value():
+    """Only where the rule of the event holds it."""
+    by = KeyColumn("string", ("kind",))
+    keys = (("a", (KeyColumn(HEADER, ("h",)), KeyColumn(HEADER, ("g",)))), ("b", (KeyColumn("string", ("name",)),)))
+    rows = pa.table({"kind": ["a", "b", "a", "a", "b"], "name": ["v", "w", "x", "y", "z"]})
+    headers = pa.array([b"1", UNREADABLE[1], UNREADABLE[1], None, None], pa.binary())
+    found = compute(KeyRule(keys, by, "value"), rows, None, {"h": headers, "g": headers}, None)
+    assert {at: (str(each), each.code) for at, each in found.rejects.items()} == {
+        2: ("header 'h' cannot be read: the name of a header is not UTF-8", Code.BAD_KEY)
+    }
+    assert [bool(each) for each in found.hi] == [True, True, False, True, True]
 
 
 # The golden file

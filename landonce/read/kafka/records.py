@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, zip_longest
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from landonce.errors import CertificateRefused, RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.protocol.ranges import Partition, Range, without
+from landonce.protocol.reasons import UNREADABLE
 from landonce.read.kafka.broker import require_same, source_error
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _WAIT = 0.1
 _SILENCE = 30.0
 _LEADERS_KNOWN_FOR = 60.0
 """Seconds until a topic's leaders are requested again before it is read: librdkafka forgets those it does not use."""
+_headers = methodcaller("headers")
+"""As C calls it, which notices that the client fails. A call in Python is specialized after a few calls, and does not notice it any more."""
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
@@ -58,15 +62,29 @@ class Record(Protocol):
     def headers(self) -> Any: ...
 
 
+def read_headers(record: Record) -> Any:
+    """What `record.headers()` gives. Kafka's client fails at a name that is not UTF-8, and the process crashes if it is asked again: such a
+    record is told to say `UNREADABLE` from now on."""
+    try:
+        return _headers(record)
+    except SystemError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+    if isinstance(record, Message):
+        record.set_headers([UNREADABLE])
+    return [UNREADABLE]
+
+
 def header_pairs(headers: Any) -> list[tuple[str, bytes | None]]:
-    """What `Record.headers` gives, as pairs in their order. A name may repeat."""
+    """What `read_headers` gives, as pairs in their order. A name may repeat."""
     listed = headers.items() if isinstance(headers, dict) else headers or ()
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in listed]
 
 
 def last_headers(records: Iterable[Record], name: str) -> pa.BinaryArray:
-    """Each record's last header of this name, as Kafka's clients take it. Null: it has none."""
-    return pa.array([dict(header_pairs(each.headers())).get(name) for each in records], pa.binary())
+    """Each record's last header of this name, as Kafka's clients take it. Null: it has none. `UNREADABLE`: it may have one."""
+    found = [header_pairs(read_headers(each)) for each in records]
+    return pa.array([UNREADABLE[1] if each == [UNREADABLE] else dict(each).get(name) for each in found], pa.binary())
 
 
 @dataclass(frozen=True)
