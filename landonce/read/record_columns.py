@@ -1,7 +1,7 @@
 """The columns `_key`, `_headers`, `_timestamp`, `_value` and `_record_type`: what a record is beside the fields of its value.
 
 Any table may have them, under any format. Keys and values are bytes; where the column is text, they must be UTF-8. A key may also be a
-struct, which is decoded by the format of keys, or a number, a time and so on, which is read from the key's text.
+struct, which is decoded by the format of keys, or a number, a time and so on, which is read from the key's text, or from Avro.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from landonce.config.dedup import RECORD_TYPE
+from landonce.errors import ConfigError
 from landonce.protocol.reasons import UNREADABLE, Code, Reason, missing, of_field
 from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
 from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.kafka.records import Record, header_pairs, read_headers
-from landonce.read.schema.fields import Field, Schema, landed
+from landonce.read.schema.fields import Field, Schema, landed, spelled
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
 RECORD_COLUMNS = {
@@ -93,6 +94,15 @@ class RecordColumns:
                     raise ValueError(f"field {KEY!r}: keys of the formats raw and string have no fields")
                 parts = replace(schema, fields=tuple(_part(each, part) for part in each.type))
                 self._keys = keys.decoder(parts, max_record_bytes=max_record_bytes)
+            elif each.name == KEY and not pt.is_binary(each.type) and not keys.is_text:
+                alone = keys.alone()
+                if alone is None:
+                    raise ConfigError(
+                        f"source.kafka.key_format: the column {KEY} is {spelled(each.type)}, and keys of this format have fields.",
+                        safe="Nothing was read.",
+                        command=f"make {KEY} a STRUCT of these fields, or BINARY for the key's bytes, or correct `key_format` in {{file}}",
+                    )
+                self._keys = alone.decoder(replace(schema, fields=(each,)), max_record_bytes=max_record_bytes)
             else:
                 _check(each)
 
@@ -134,19 +144,19 @@ class RecordColumns:
         if field.name == VALUE:
             return _bytes(values.take(pa.array(kept)) if len(kept) < len(values) else values, field)
         keys = pa.array(list(map(_key, messages)), pa.binary())
-        return self._structs(keys, field) if self._keys is not None else _bytes(keys, field)
+        return self._decoded(keys, field) if self._keys is not None else _bytes(keys, field)
 
-    def _structs(self, keys: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
+    def _decoded(self, keys: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
         assert self._keys is not None
         there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
         decoded = self._keys.decode(keys.take(pa.array(there)))
         reasons = {int(there[at]): _of_key(reason) for at, reason in decoded.rejects}
-        structs = pa.StructArray.from_arrays(
-            [each.combine_chunks() for each in decoded.table.columns], fields=list(landed(field.type))
-        )
+        parts = [each.combine_chunks() for each in decoded.table.columns]
+        is_struct = pt.is_struct(field.type)
+        found = pa.StructArray.from_arrays(parts, fields=list(landed(field.type))) if is_struct else parts[0]
         places = np.full(len(keys), -1, np.int64)
         places[there[decoded.kept]] = np.arange(len(decoded.kept))
-        column = structs.take(pa.array(places, mask=places < 0))
+        column = found.take(pa.array(places, mask=places < 0))
         if field.required:
             empty = keys.is_null().to_numpy(zero_copy_only=False)
             reasons.update({int(at): missing(KEY) for at in np.flatnonzero(empty)})
@@ -155,7 +165,8 @@ class RecordColumns:
 
 def _of_key(reason: Reason) -> Reason:
     """Of a key that cannot be decoded."""
-    return Reason(f"its key: {reason}", Code.BAD_KEY, f"{KEY}.{reason.field}" if reason.field else KEY)
+    path = f"{KEY}.{reason.field}" if reason.field not in ("", KEY) else KEY
+    return Reason(f"its key: {reason}", Code.BAD_KEY, path)
 
 
 def _part(field: Field, part: pa.Field) -> Field:

@@ -295,6 +295,10 @@ FILES: dict[str, dict[str, Any]] = {
         "sink": {"sql": {"url": "sqlite:///t.db", "table": "events"}},
         "dedup": {"key": "schema", "store": {"sqlite": "keys of Protobuf"}},
     },
+    "keys, not decoded": {
+        "kafka": {"schema": f"{SCHEMA}, _key BINARY", "key_format": {"csv": {"columns": ["id"]}}},
+        "sink": {"sql": {"url": "sqlite:///t.db", "table": "new", "create": True}},
+    },
     "conversions": {**EVENTS, "kafka": {"convert": {"fields": {"id": "fit"}}}},
 }
 

@@ -11,16 +11,22 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
+from corpus.protobuf_messages import DESCRIPTORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landonce.config.convert import Convert
 from landonce.config.formats import RecordFormat
 from landonce.errors import ConfigError
+from landonce.protocol.reasons import Code
 from landonce.read.decoding import Decoding, conversions_of, decoder_of, format_of
-from landonce.read.formats import Decoded
+from landonce.read.formats import Decoded, Format
+from landonce.read.formats.avro.decode import Avro
+from landonce.read.formats.protobuf.format import Protobuf
+from landonce.read.formats.protobuf.source import ProtobufSource
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import JSON, Field, Schema
 from landonce.sinks.pipeline_file import parse
@@ -330,6 +336,68 @@ def test_bytes_and_text_need_the_column_of_the_value() -> None:
         values("raw", "id BIGINT", b"x")
     with pytest.raises(ValueError, match="have no fields"):
         decoded("raw", "_key STRUCT<id: BIGINT>", Sent(b"", b"x"), keys="string")
+
+
+def of_avro(schema: str, value: object) -> bytes:
+    found = io.BytesIO()
+    fastavro.schemaless_writer(found, fastavro.parse_schema(json.loads(schema)), value)
+    return found.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_", "written"),
+    [
+        ('"long"', "BIGINT", [24, -25, 1000, -1585]),
+        ('"long"', "DOUBLE", [24, -25]),
+        ('"string"', "STRING", ["abc", ""]),
+        ('["null", "long"]', "BIGINT", [5, None]),
+        ('{"type": "fixed", "name": "F", "size": 2}', "STRING", [b"ab"]),
+        ('"double"', "DOUBLE", [2.5]),
+    ],
+)
+@pytest.mark.parametrize("reader", [False, True])
+def test_a_key_of_one_value_is_decoded_by_its_format(
+    schema: str, type_: str, written: list[object], reader: bool
+) -> None:
+    """The bytes of 24 are those of the text `0`."""
+    decoding = Decoding(keys=Avro((schema,), reader=schema if reader else None))
+    sent = [Sent(b"{}", of_avro(schema, each)) for each in written]
+    sent += [Sent(b"{}"), Sent(b"{}", of_avro(schema, written[0]) + b"x")]
+    made = decoder_of(parse_schema(f"_key {type_}"), decoding)(pa.array([each.value_ for each in sent]), sent)
+    plain = [each.decode() if isinstance(each, bytes) else each for each in written]
+    assert made.table.column("_key").to_pylist() == [*plain, None]
+    assert [(each.index, each.reason.code) for each in made.rejects] == [(len(sent) - 1, Code.BAD_KEY)]
+
+
+def test_a_key_of_one_value_that_the_column_cannot_hold_is_a_dead_letter() -> None:
+    sent = [Sent(b"{}", of_avro('"long"', each)) for each in (7, 2**40)] + [Sent(b"{}")]
+    decode = decoder_of(parse_schema("_key INT NOT NULL"), Decoding(keys=Avro(('"long"',))))
+    made = decode(pa.array([each.value_ for each in sent]), sent)
+    assert made.table.to_pylist() == [{"_key": 7}]
+    assert [(str(each.reason), each.reason.field) for each in made.rejects] == [
+        ("its key: field '_key' does not fit INT", "_key"),
+        ("missing required field '_key'", "_key"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "type_"),
+    [
+        ({"csv": {"columns": ["a"]}}, "BIGINT"),
+        ({"tsv": {"columns": ["a"]}}, "STRING"),
+        ({"json": {"framing": "confluent"}}, "STRING"),
+        (Avro(('{"type": "record", "name": "K", "fields": [{"name": "a", "type": "long"}]}',)), "BIGINT"),
+        (Protobuf(ProtobufSource(DESCRIPTORS, "Order")), "STRING"),
+    ],
+    ids=["csv", "tsv", "framed", "avro", "protobuf"],
+)
+def test_a_key_with_fields_does_not_become_a_single_value(keys: Any, type_: str) -> None:
+    known = keys if isinstance(keys, Format) else format_of(RecordFormat.model_validate(keys))
+    with pytest.raises((TypeError, ConfigError), match=r"field '_key' is a record|key_format: the column _key is"):
+        decoder_of(parse_schema(f"_key {type_}"), Decoding(keys=known))
+    sent = [Sent(b"{}", b"\0\xff")]
+    made = decoder_of(parse_schema("_key BINARY"), Decoding(keys=known))(pa.array([b"{}"]), sent)
+    assert made.table.to_pylist() == [{"_key": b"\0\xff"}]
 
 
 def test_records_without_fields_fill_no_column_that_must_be_filled() -> None:

@@ -192,3 +192,12 @@ class Format(ABC):
     def for_keys(self) -> Format:
         """The same format for keys: a key of one field may be that value alone."""
         return self
+
+    @property
+    def is_text(self) -> bool:
+        """Whether what is no struct is the text of the bytes: a number in a key is its digits."""
+        return False
+
+    def alone(self) -> Format | None:
+        """The same format for values that are the only field of a schema, and have no name. None: its values have fields."""
+        return None

@@ -63,6 +63,8 @@ class Avro(Format):
     framing: Framing = "none"
     bare: bool = False
     """A value that is no record is the only field of the schema."""
+    single: bool = False
+    """Every value is the only field of the schema, a record, too."""
 
     def __post_init__(self) -> None:
         """Raises `BadSchema` for a text that is no schema, so that nothing starts with it."""
@@ -97,6 +99,9 @@ class Avro(Format):
 
     def for_keys(self) -> Avro:
         return replace(self, bare=True)
+
+    def alone(self) -> Avro:
+        return replace(self, single=True)
 
     @property
     def has_types(self) -> bool:
@@ -248,7 +253,7 @@ class AvroDecoder:
         self._schema = schema
         self._arrow = schema.arrow
         self._source = source
-        self._reader = parse(source.reader) if source.reader is not None else None
+        self._reader = self._whole(parse(source.reader)) if source.reader is not None else None
         self._max_record_bytes = max_record_bytes
         self._plans: dict[bytes, Plan] = {}
         if source.framing == "none":
@@ -303,7 +308,8 @@ class AvroDecoder:
 
     def _whole(self, writer: Node) -> Node:
         """A record has the encoding of its fields, so that one value is a record with one field."""
-        if not self._source.bare or len(self._schema.fields) > 1 or isinstance(writer, Record | Union):
+        bare = self._source.bare and len(self._schema.fields) == 1 and not isinstance(writer, Record | Union)
+        if not bare and not self._source.single:
             return writer
         return Record("key", (Member(self._schema.fields[0].place().names[0], writer),))
 

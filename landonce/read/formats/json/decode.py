@@ -325,3 +325,7 @@ class Json(Format):
     @property
     def written(self) -> pa.DataType:
         return JSON
+
+    @property
+    def is_text(self) -> bool:
+        return True

@@ -36,6 +36,10 @@ class Plain(Format):
     def has_fields(self) -> bool:
         return False
 
+    @property
+    def is_text(self) -> bool:
+        return True
+
     def fields(self, values: Sequence[bytes]) -> Schema:
         del values
         return Schema((Field("_value", pa.string() if self.text else pa.binary()),))
