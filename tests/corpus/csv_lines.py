@@ -48,6 +48,8 @@ CASES: dict[str, bytes | None] = {
     "inf": b"1,x,inf,,,",
     "1e999": b"1,x,1e999,,,",
     "integer that no DOUBLE holds": b"1,x,9007199254740993,,,",
+    "number that a DOUBLE holds as 0": b"1,x,1e-400,,,",
+    "0 with an exponent": b"1,x,-0.0e-400,,,",
     "hexadecimal": b"1,x,0x10,,,",
     "leading point": b"1,x,.5,,,",
     "trailing point": b"1,x,5.,,,",

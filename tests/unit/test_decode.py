@@ -123,6 +123,8 @@ def oracle_float(literal: str, type_: pa.DataType) -> Any:
         value = float(literal) if type_ == pa.float64() else float(np.float32(literal))
     if re.fullmatch(r"-?\d+", literal) and math.isfinite(value) and int(value) != int(literal):
         return REJECTED  # an integer is never rounded; a number with a point or an exponent is
+    if value == 0 and re.match(r"-?[0.]*[1-9]", literal):
+        return REJECTED  # but not to 0
     return value.hex() if math.isfinite(value) else REJECTED
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import pickle
+import struct
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -15,6 +16,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from corpus.protobuf_messages import DESCRIPTORS
+from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -294,6 +296,69 @@ def test_a_number_may_mean_null(null: str) -> None:
     found = values({"csv": {"columns": ["a", "b"], "null": null}}, "a BIGINT, b STRING", *lines)
     assert [each["a"] for each in found.table.to_pylist()] == [None, 7, 3, 0, None]
     assert not found.rejects
+
+
+LEAST = {"FLOAT": 1e-45, "DOUBLE": 5e-324}
+"""About the least numbers above 0."""
+
+
+@pytest.mark.parametrize("convert", ["strict", "fit"])
+@pytest.mark.parametrize("section", ["json", {"csv": {"columns": ["i", "v"]}}], ids=["json", "csv"])
+@pytest.mark.parametrize("type_", ["FLOAT", "DOUBLE"])
+def test_a_number_that_its_type_would_hold_as_0_is_a_dead_letter(type_: str, section: Any, convert: str) -> None:
+    tiny = {
+        "FLOAT": ["1e-46", "-7e-46", "1E-0300", f"0.{'0' * 46}1", f"0.{'0' * 40}1e-9"],
+        "DOUBLE": ["1e-400", "-2e-324"],
+    }
+    fine = {"FLOAT": ["1e-45", "1.17e-38"], "DOUBLE": ["5e-324", "1e-300"]}[type_]
+    zero = ["0", "0.0", "-0.0", "0e-300", f"0.{'0' * 60}"]
+    texts = [*tiny[type_], *fine, *zero]
+    line = '{"i":1,"v":%s}' if section == "json" else "1,%s"
+    sent = [Sent((line % each).encode()) for each in texts]
+    known = format_of(RecordFormat.model_validate(section))
+    decoding = Decoding(known, convert=conversions_of(Convert.model_validate(convert)))
+    found = decoder_of(parse_schema(f"i INT, v {type_}"), decoding)(pa.array([each.value_ for each in sent]), sent)
+    landed = [texts[at] for at in found.kept]
+    assert landed == [*fine, *zero]
+    assert [each["v"] == 0 for each in found.table.to_pylist()] == [False] * len(fine) + [True] * len(zero)
+    assert {str(each.reason) for each in found.rejects} == {"field 'v' is too close to 0 for its type"}
+    assert {each.reason.code for each in found.rejects} == {Code.INEXACT}
+
+
+def test_a_number_inside_that_its_type_would_hold_as_0_is_a_dead_letter() -> None:
+    schema = "v ARRAY<FLOAT>, m MAP<STRING, FLOAT>, s STRUCT<x: ARRAY<STRUCT<y: FLOAT>>>"
+    rows = [
+        b'{"v":[0,1],"m":{"1e-99":0},"s":{"x":[{"y":0.0}]}}',
+        b'{"v":[0,1,1e-99]}',
+        b'{"m":{"a":2,"b":1e-99}}',
+        b'{"s":{"x":[{"y":0},{"y":1e-99}]}}',
+        b'{"v":[0],"more":1e-99}',
+    ]
+    found = values("json", schema, *rows)
+    assert found.kept.tolist() == [0, 4]
+    assert [(each.index, each.reason.field) for each in found.rejects] == [(1, "v[]"), (2, "m[]"), (3, "s.x[].y")]
+
+
+def test_a_double_of_a_schema_that_a_float_would_hold_as_0_is_a_dead_letter() -> None:
+    """Any other becomes the nearest float."""
+    written = [0.0, -0.0, 0.1, 1e-300, -1e-60, 1e-45, 1e300]
+    message = orders_of_doubles(written)
+    for known, bodies in ((Avro(('"double"',)).alone(), [of_avro('"double"', each) for each in written]), message):
+        decode = decoder_of(parse_schema("v FLOAT"), Decoding(known))
+        found = decode(pa.array(bodies, pa.binary()), [Sent(each) for each in bodies])
+        assert found.kept.tolist() == [0, 1, 2, 5]
+        assert found.table.column("v").to_pylist()[2] == pa.scalar(0.1, pa.float32()).as_py()
+        assert {(str(each.reason), each.reason.code) for each in found.rejects} == {
+            ("field 'v' does not fit FLOAT", Code.OUT_OF_RANGE)
+        }
+
+
+def orders_of_doubles(written: list[float]) -> tuple[Protobuf, list[bytes]]:
+    """Messages with one field, and their format."""
+    file = descriptor_pb2.FileDescriptorProto(name="v.proto", syntax="proto3")
+    file.message_type.add(name="V").field.add(name="v", number=1, type=1, label=1)
+    listed = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return Protobuf(ProtobufSource(listed, "V")), [b"\x09" + struct.pack("<d", each) for each in written]
 
 
 def test_tabs() -> None:

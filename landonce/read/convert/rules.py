@@ -25,6 +25,8 @@ from landonce.read.formats import Indexes
 from landonce.read.formats.json.columns import (
     NOT_FINITE,
     UNIT_DIGITS,
+    VANISHES,
+    ZERO,
     cast_or_null,
     from_text,
     from_ticks,
@@ -33,10 +35,10 @@ from landonce.read.formats.json.columns import (
     not_valid,
     unfitting,
 )
-from landonce.read.formats.json.explain import is_exact
+from landonce.read.formats.json.explain import is_exact, vanishes
 from landonce.read.schema.fields import JSON, Unit, spelled
 
-VERSION = 1
+VERSION = 2
 """Increased whenever a rule changes: it is part of the fingerprint of every plan with `fit`."""
 
 
@@ -188,6 +190,7 @@ def _numbers(text: pa.StringArray, type_: pa.DataType) -> pa.Array:
     if pt.is_floating(type_):
         floats = cast_or_null(_matching(text, rf"\A{_NUMBER}\z"), type_)
         sure = pc.or_(pc.less(pc.abs(floats), _EXACT_TO[type_]), pc.match_substring_regex(text, pattern="[.eE]"))
+        sure = pc.and_(sure, pc.or_(pc.not_equal(floats, 0), pc.match_substring_regex(text, pattern=ZERO)))
         return pc.if_else(pc.and_(pc.is_finite(floats), sure), floats, pa.scalar(None, type_))
     if pt.is_decimal(type_):
         return pa.nulls(len(text), type_)
@@ -323,6 +326,8 @@ def _float(text: str, type_: pa.DataType) -> float:
     if not set(text) & set(".eE") and not is_exact(text, type_):
         held = "double" if pt.is_float64(type_) else "float"
         raise _Refused(Reason(f"is an integer that a {held} cannot hold exactly", Code.INEXACT))
+    if vanishes(text, type_):
+        raise _Refused(VANISHES)
     found: float = value[0].as_py()
     return found
 

@@ -1,7 +1,7 @@
 """Single values: from Avro's encoding to the Arrow type that it means, and from there to the type of a table's column.
 
 A value lands exactly or not at all. What is converted: integers to wider and narrower ones, to decimals, and to floats
-that hold them exactly; a float to a double and back; times to other units; a string to a date, time or UUID, as in JSON;
+that hold them exactly; a float to a double, and a double to the nearest float; times to other units; a string to a date, time or UUID, as in JSON;
 strings and bytes to each other.
 """
 
@@ -247,9 +247,11 @@ def _exact_float(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _float(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The nearest float. A number that becomes infinite does not fit."""
+    """The nearest float. A number that becomes infinite, or 0, does not fit."""
     made = array.cast(type_, safe=False)
-    fits = pc.or_(pc.is_finite(made), pc.invert(pc.is_finite(array)))
+    fits = pc.and_(
+        pc.or_(pc.is_finite(made), pc.invert(pc.is_finite(array))), pc.or_(pc.not_equal(made, 0), pc.equal(array, 0))
+    )
     return made if pc.all(fits, min_count=0).as_py() else pc.if_else(fits, made, pa.scalar(None, type_))
 
 

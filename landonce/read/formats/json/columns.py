@@ -51,6 +51,8 @@ _INTEGER_KEY, _DECIMAL_KEY, _BOOLEAN_KEY = (
     r"\A-?[0-9]+(?:\.[0-9]+)?\z",
     r"\A(?:true|false)\z",
 )
+ZERO = r"\A[+-]?[0.]+(?:[eE]|\z)"
+"""How a number begins that is 0."""
 _WAYS = 8  # how many pieces a failed cast is cut into
 
 
@@ -58,6 +60,7 @@ Mask = npt.NDArray[np.bool_]
 MISSING = Reason("is missing", Code.MISSING_FIELD)
 NULL_INSIDE = Reason("holds a null", Code.MISSING_FIELD)
 NOT_FINITE = Reason("is not a finite number of its type", Code.OUT_OF_RANGE)
+VANISHES = Reason("is too close to 0 for its type", Code.INEXACT)
 KEY_TWICE = Reason("holds a key twice", Code.REPEATED_FIELD)
 
 
@@ -429,6 +432,15 @@ def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fau
     return [Fault(mask_of(pc.greater_equal(pc.abs(array), limit).fill_null(False)), Reason("is large", Code.INEXACT))]
 
 
+def holding_zero(array: pa.Array) -> list[Fault]:
+    """Rows of a wire column with a float that is 0: the record may hold a number that is not."""
+    if pt.is_list(array.type):
+        return lifted(holding_zero(array.values), array)
+    if pt.is_struct(array.type):
+        return [fault for at in range(array.type.num_fields) for fault in holding_zero(array.field(at))]
+    return unless(pc.not_equal(array, 0), VANISHES) if pt.is_floating(array.type) else []
+
+
 def settle(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
     """The column in its final type, and its faults, the most serious first."""
     settled, faults = _settle(array, landed(field.type), field)
@@ -469,12 +481,15 @@ def can_fit(yielded: pa.DataType, field: Field) -> bool:
 
 
 def _unchanged(array: pa.Array, fitted: pa.Array) -> pa.Array:
-    """Whether each value survives a round trip. A double may lose digits as a float: only overflow counts."""
+    """Whether each value survives a round trip. A double becomes the nearest float, unless that is infinite, or 0."""
     everywhere = pa.array(np.ones(len(array), dtype=np.bool_))
     if fitted.type == array.type or pt.is_nested(array.type) or is_uuid(fitted.type) or pt.is_time64(fitted.type):
         return everywhere
     if pt.is_float64(array.type) and pt.is_float32(fitted.type):
-        return pc.fill_null(pc.equal(pc.is_finite(fitted), pc.is_finite(array)), True)
+        same_kind = pc.and_(
+            pc.equal(pc.is_finite(fitted), pc.is_finite(array)), pc.equal(pc.equal(fitted, 0), pc.equal(array, 0))
+        )
+        return pc.fill_null(same_kind, True)
     try:
         return pc.fill_null(pc.equal(fitted.cast(array.type, safe=False), array), True)
     except pa.ArrowNotImplementedError:

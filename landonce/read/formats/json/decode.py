@@ -18,8 +18,8 @@ Refused, in addition to what JSON and the schema exclude:
 - a byte order mark;
 - a repeated field of the schema (other repeated fields are ignored);
 - a number outside the range of a double, even in an ignored field;
-- an integer that its float field cannot hold exactly. (A number with a point or an exponent becomes the nearest float,
-  as in any JSON reader.);
+- an integer that its float field cannot hold exactly, and a number that would become 0 and is not. (Any other number with a
+  point or an exponent becomes the nearest float, as in any JSON reader.);
 - a float for an integer field, even 1.0; a fraction finer than a decimal or temporal type, unless its surplus
   digits are zeros;
 - an escaped surrogate without its other half.
@@ -46,13 +46,22 @@ import pyarrow.json as pj
 
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Format, Indexes
-from landonce.read.formats.json.columns import beyond_exact, check_supported, holds_float, is_wide, settle, wire_type
+from landonce.read.formats.json.columns import (
+    Fault,
+    beyond_exact,
+    check_supported,
+    holding_zero,
+    holds_float,
+    is_wide,
+    settle,
+    wire_type,
+)
 from landonce.read.formats.json.explain import Finding, explain, rounded
 from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
 from landonce.read.schema.fields import JSON, Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
-VERSION = 2
+VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 
 _BLOCK_ROWS = 32_768
@@ -61,6 +70,9 @@ _WAYS = 8  # how many pieces a failed block is split into
 _SMALL = 256  # a failed block of at most this many records is read record by record
 _INTEGERS_TO = {pa.float32(): 2**24, pa.float64(): 2**53}  # below this, a float holds every integer
 _LONG_INTEGER = r"[:,\[]\s*-?[0-9]{8,}\s*[,\]}]"  # 2**24 has eight digits
+_TINY = (
+    r"(?:[0-9][eE]-0*[1-9][0-9]+|\.0{30}[0-9]*(?:[eE][+-]?[0-9]+)?)\s*[,\]}]"  # 10**-45 is the order of the least float
+)
 _REFUSED = (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowTypeError)  # the record's fault, not the machine's
 _EMPTY = Reason("empty value", Code.NO_VALUE)
 _BYTE_ORDER_MARK = Reason("begins with a byte order mark", Code.MALFORMED)
@@ -233,16 +245,12 @@ class JsonDecoder:
         return True
 
     def _maybe_rounded(self, table: pa.Table, records: pa.BinaryArray) -> list[int]:
-        """Rows with a float that may be a rounded integer: the float is large, and the record holds a large integer."""
-        large = np.zeros(len(records), dtype=np.bool_)
-        for at in self._floats:
-            for fault in beyond_exact(table.column(at).combine_chunks(), _INTEGERS_TO):
-                large |= fault.rows
-        rows = np.flatnonzero(large)
-        if not len(rows):
-            return []
-        written = pc.match_substring_regex(records.take(pa.array(rows)), pattern=_LONG_INTEGER)
-        return [int(row) for row in rows[written.to_numpy(zero_copy_only=False)]]
+        """Rows with a float that may be a rounded integer: the float is large, and the record holds a large integer. And those with one
+        that may be no 0: the record holds a tiny number."""
+        floats = [table.column(at).combine_chunks() for at in self._floats]
+        large = [fault for each in floats for fault in beyond_exact(each, _INTEGERS_TO)]
+        zero = [fault for each in floats for fault in holding_zero(each)]
+        return sorted({*_written(records, large, _LONG_INTEGER), *_written(records, zero, _TINY)})
 
     def _read(self, records: pa.BinaryArray, integers: Integers, *, only: bool = False) -> pa.Table | None:
         """The records as rows of wire types, or None unless each record is exactly one row.
@@ -298,6 +306,15 @@ class JsonDecoder:
 
     def _make_openings(self, count: int) -> pa.BinaryArray:
         return pa.array([f'{{"{self._marker}":{at},'.encode() for at in range(count)], pa.binary())
+
+
+def _written(records: pa.BinaryArray, suspect: list[Fault], pattern: str) -> list[int]:
+    """The suspect rows whose records match."""
+    if not suspect:
+        return []
+    rows = np.flatnonzero(np.any([each.rows for each in suspect], axis=0))
+    found = pc.match_substring_regex(records if len(rows) == len(records) else records.take(pa.array(rows)), pattern)
+    return [int(row) for row in rows[found.to_numpy(zero_copy_only=False)]]
 
 
 def blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:

@@ -25,11 +25,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason, of_field
-from landonce.read.formats.json.columns import is_textual, unfitting
+from landonce.read.formats.json.columns import VANISHES, is_textual, unfitting
 from landonce.read.formats.json.structure import MOST_LEVELS
 from landonce.read.schema.fields import JSON, Place, Schema, by_record_name, folded, spelled
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NOT_ZERO = re.compile(r"[-+.0]*[1-9]")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -111,7 +112,8 @@ def explain(text: str, schema: Schema) -> Finding:
 
 
 def rounded(text: str, schema: Schema) -> Reason | None:
-    """The integer that its field cannot hold exactly, in a record that Arrow has read; None if there is none.
+    """The number that its field cannot hold, in a record that Arrow has read: an integer that it would round, or a number that would become
+    0. None if there is none.
 
     Arrow accepts some texts that are not JSON. The standard library cannot read them, so they are refused.
     """
@@ -226,6 +228,8 @@ def _value(value: Any, place: Place, level: _Level, where: str, scale: int | Non
         held = "double" if pt.is_float64(type_) else "float"
         rounds = Reason(f"is an integer that a {held} cannot hold exactly", Code.INEXACT)
         yield _Problem(of_field(where, rounds), certain=False, rounds=True)
+    elif pt.is_floating(type_) and vanishes(value.text, type_):
+        yield _Problem(of_field(where, VANISHES), certain=False, rounds=True)
 
 
 def _wrong(where: str, problem: str, code: Code, certain: bool = True) -> _Problem:
@@ -277,6 +281,15 @@ def is_exact(literal: str, type_: pa.DataType) -> bool:
         with np.errstate(over="ignore"):
             nearest = float(np.float32(nearest))
     return not math.isfinite(nearest) or Decimal(nearest) == Decimal(literal)
+
+
+def vanishes(literal: str, type_: pa.DataType) -> bool:
+    """Whether the float nearest to a number is 0, and the number is not."""
+    nearest = float(literal)
+    if pt.is_float32(type_):
+        with np.errstate(over="ignore", under="ignore"):
+            nearest = float(np.float32(nearest))
+    return nearest == 0 and _NOT_ZERO.match(literal) is not None
 
 
 def _decimal_fits(literal: str, type_: pa.DataType) -> bool:

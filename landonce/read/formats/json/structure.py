@@ -296,15 +296,16 @@ def _ends(type_: pa.DataType) -> tuple[int, int]:
 
 
 def _beyond_float(literals: pa.StringArray) -> bool:
-    """Whether a number is finite as a double and not as a float, or is an integer that only a double holds exactly."""
+    """Whether a number is finite as a double and not as a float, or is 0 only as a float, or is an integer that only a double holds exactly."""
     doubles = cast_or_null(literals, pa.float64()).drop_null().to_numpy()
     long = (
         literals.filter(pc.match_substring_regex(literals, pattern=r"\A-?[0-9]{8,16}\z")).cast(pa.float64()).to_numpy()
     )
-    with np.errstate(over="ignore"):
-        too_large = np.isfinite(doubles) & np.isinf(doubles.astype(np.float32))
+    with np.errstate(over="ignore", under="ignore"):
+        floats = doubles.astype(np.float32)
+        beyond = (np.isfinite(doubles) & np.isinf(floats)) | ((doubles != 0) & (floats == 0))
         rounded = (np.abs(long) < 2**53) & (long.astype(np.float32) != long)
-    return bool(too_large.any() or rounded.any())
+    return bool(beyond.any() or rounded.any())
 
 
 def _digits(literals: pa.StringArray, scale: int) -> int:

@@ -12,6 +12,8 @@ import pyarrow.types as pt
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.json.columns import (
     MISSING,
+    VANISHES,
+    ZERO,
     Fault,
     cast_or_null,
     is_textual,
@@ -63,6 +65,7 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
         finite = pc.is_finite(values)
         values = pc.if_else(finite, values, pa.scalar(None, type_))
         faults += _inexact(text, values, type_)
+        faults += unless(pc.or_(pc.not_equal(values, 0), pc.match_substring_regex(text, pattern=ZERO)), VANISHES)
     faults += unless(pc.or_(values.is_valid(), text.is_null()), not_valid(spelled(type_)))
     return values, faults + unfit_value(values, type_, field)
 
