@@ -627,7 +627,7 @@ def refuse_gone(table: str, added: Iterable[str], filled: frozenset[str]) -> Non
             "field. A column that is added now would be empty in all rows that have landed.",
             safe="Nothing was added. The batch is pending, and no row of it was sent without the field.",
             command=f"if it was renamed, give {column} its name back (ALTER TABLE … RENAME COLUMN). If the old values may go, add it "
-            f"yourself (ALTER TABLE … ADD COLUMN {column} …). Then: landonce run {{file}}",
+            f"yourself (ALTER TABLE … ADD COLUMN …). Then: landonce run {{file}}",
         )
 
 

@@ -57,6 +57,9 @@ def test_a_unique_key_on_an_expression_is_another_key() -> None:
         )
         [said] = refused(check_storage(SqlSink("mysql://h/shop", "events", "p", key=("id",)), connection))
         assert "folded" in said
+        connection.exec_driver_sql("UPDATE information_schema.statistics SET index_name = 'a`; DROP TABLE x -- 100%'")
+        (finding, *_) = check_storage(SqlSink("mysql://h/shop", "events", "p", key=("id",)), connection)
+        assert finding.change == "DROP INDEX `a``; DROP TABLE x -- 100%` ON `events`"
         assert refused(check_storage(SqlSink("mysql://h/shop", "events", "p"), connection)) == []
 
 

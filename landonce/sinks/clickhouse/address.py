@@ -89,6 +89,11 @@ def quoted(identifier: str) -> str:
     return f"`{escaped}`"
 
 
+def quoted_user(name: str) -> str:
+    """A user, for a statement that a person is to run."""
+    return name if re.fullmatch(r"[A-Za-z0-9_]*", name) else quoted(name)
+
+
 def literal(text: str) -> str:
     """A string literal, for statements that take no parameters, such as DDL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")

@@ -15,7 +15,7 @@ from functools import partial
 
 from landonce.errors import TableUnfit, TargetRefused
 from landonce.sinks.clickhouse import keyed
-from landonce.sinks.clickhouse.address import TableName, literal, quoted
+from landonce.sinks.clickhouse.address import TableName, literal, quoted, quoted_user
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection
 from landonce.sinks.clickhouse.table import (
     WINDOW,
@@ -295,19 +295,19 @@ def _rights(connection: Connection, table: Table) -> Iterator[Finding]:
         needed.append(f"SYSTEM SYNC REPLICA ON {table.name.sql}")
     missing = [right for right in needed if not connection.granted(right)]
     for right in missing:
-        yield _refused(f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {user}")
+        yield _refused(f"user {user} lacks {right.replace('`', '')}", f"GRANT {right} TO {quoted_user(user)}")
     if not missing:
         yield Finding(Level.OK, f"user {user} may insert, select, and see running inserts")
     if not connection.granted("KILL QUERY ON *.*"):
         yield _warning(
             f"user {user} lacks KILL QUERY: it can end only inserts that it sent itself",
-            f"GRANT KILL QUERY ON *.* TO {user}, before the pipeline ever changes its user",
+            f"GRANT KILL QUERY ON *.* TO {quoted_user(user)}, before the pipeline ever changes its user",
         )
     policies = connection.ask_if_allowed(_POLICIES, {"database": table.name.database, "name": table.name.name})
     if policies is None:
         yield _warning(
             f"user {user} may not see row policies: rows could be hidden from it, and would be written again",
-            f"GRANT SELECT ON system.row_policies TO {user}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {user}",
+            f"GRANT SELECT ON system.row_policies TO {quoted_user(user)}; GRANT SHOW ROW POLICIES ON {table.name.sql} TO {quoted_user(user)}",
         )
     for name in policies.column(0).to_pylist() if policies is not None else ():
         yield _refused(

@@ -14,7 +14,7 @@ from landonce.errors import TargetAhead, TargetRefused, TargetUnavailable
 from landonce.protocol.ranges import Partition, Range, generation_of
 from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Schema
-from landonce.sinks.clickhouse.address import TableName, literal, query_prefix
+from landonce.sinks.clickhouse.address import TableName, literal, query_prefix, quoted_user
 from landonce.sinks.clickhouse.check import check, check_layout
 from landonce.sinks.clickhouse.connection import Access, connect
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, where
@@ -124,7 +124,7 @@ class ClickHouseTarget(Target):
     def no_removal(self) -> str:
         if self._connection.granted(f"ALTER DELETE ON {self._name.sql}"):
             return ""
-        return f"user {self._user} may not remove rows: GRANT ALTER DELETE ON {self._name.sql} TO {self._user}."
+        return f"user {self._user} may not remove rows: GRANT ALTER DELETE ON {self._name.sql} TO {quoted_user(self._user)}."
 
     def remove(self, ranges: Iterable[Range]) -> None:
         """By a mutation, which rewrites the parts that hold such rows, and is waited for on every replica."""
@@ -164,7 +164,7 @@ class ClickHouseTarget(Target):
         if self._connection.granted(f"CREATE TABLE ON {self._name.sql}"):
             return check_layout(self._connection, self._name, self._layout)
         what = f"user {self._user} may not create {self._name}"
-        change = f"GRANT CREATE TABLE ON {self._name.sql} TO {self._user}, or create the table yourself"
+        change = f"GRANT CREATE TABLE ON {self._name.sql} TO {quoted_user(self._user)}, or create the table yourself"
         return (Finding(Level.REFUSED, what, change),)
 
     def take_back(self) -> None:

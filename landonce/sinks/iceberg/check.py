@@ -361,7 +361,7 @@ def _changes(config: Iceberg, sql_name: str, table: Table) -> Findings:
             yield Finding(
                 Level.WARNING,
                 f"{name}, which names a row, may be null in the table; a record without it becomes a dead letter",
-                f"ALTER TABLE {sql_name} ALTER COLUMN {name} SET NOT NULL, if no row lacks it",
+                f"ALTER TABLE {sql_name} ALTER COLUMN {quoted_if_needed(name)} SET NOT NULL, if no row lacks it",
             )
     key = ", ".join(identity) + ("" if config.identity else ", the table's own identifier fields")
     if config.by_equality:
@@ -423,7 +423,7 @@ def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
     lines.append(f"TBLPROPERTIES ({listed})")
     names = sorted(str(schema.find_column_name(each)) for each in schema.identifier_field_ids)
     if names:
-        lines.append(f"ALTER TABLE {sql_name} SET IDENTIFIER FIELDS {', '.join(names)}")
+        lines.append(f"ALTER TABLE {sql_name} SET IDENTIFIER FIELDS {', '.join(map(quoted_if_needed, names))}")
     return "\n".join(lines)
 
 

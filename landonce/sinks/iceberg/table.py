@@ -27,7 +27,7 @@ from pyiceberg.types import NestedField
 from sqlalchemy.exc import IntegrityError
 
 from landonce.errors import ConfigError, TableReshaped, TableUnfit
-from landonce.read.schema.ddl import quoted
+from landonce.read.schema.ddl import quoted, quoted_if_needed
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.partitions import fields_along, parse_spec, path_of, spec_differs
@@ -260,7 +260,7 @@ def identity_of(config: Iceberg, name: str, table: Table) -> tuple[str, ...]:
     raise TableUnfit(
         f"{name}: {{file}} names no `identity`, and {what}: landonce does not know which row a change is for.",
         safe="Nothing was written.",
-        command=f"set `identity` in {{file}}, or ALTER TABLE {name} SET IDENTIFIER FIELDS …",
+        command=f"set `identity` in {{file}}, or ALTER TABLE {'.'.join(map(quoted_if_needed, table.name()))} SET IDENTIFIER FIELDS …",
     )
 
 

@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.mysql import error_code
+from landonce.ledger.names import quoted
 from landonce.ledger.tables import block_table, journal_table, pipeline_table, position_table
 from landonce.read.schema.fields import Field
 from landonce.sinks import checking
@@ -268,23 +269,25 @@ def _postgres_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding
         yield _refused(
             f"{what} is not an ordinary table: an unlogged or temporary one is empty after a crash, and its ledger is not; a foreign "
             "one is another server's",
-            f"ALTER TABLE {sink.table if is_root else part} SET LOGGED",
+            f"ALTER TABLE {part} SET LOGGED",
         )
 
 
 def _mysql_storage(sink: SqlSink, connection: Connection) -> Iterator[Finding]:
-    place = {"name": sink.name, "schema": sink.schema}
+    place, dialect = {"name": sink.name, "schema": sink.schema}, syntax_of(sink.dialect).made
     for name, engine in connection.execute(_ENGINES, place):
         if str(engine).lower() != "innodb":
+            own = sink.table.split(".")
+            parts = own if name.lower() == own[-1].lower() else [name]
             yield _refused(
                 f"{name} has the engine {engine}, which has no transactions",
-                f"ALTER TABLE {name} ENGINE = InnoDB",
+                f"ALTER TABLE {quoted(dialect, *parts)} ENGINE = InnoDB",
             )
     for index, on_expression in connection.execute(_ODD_KEYS, place) if sink.key else ():
         if on_expression:
             yield _refused(
                 f"the table has another unique key, {index}, on an expression, and MySQL changes the row that any of them finds",
-                f"DROP INDEX {index} ON {sink.table}",
+                f"DROP INDEX {quoted(dialect, index)} ON {quoted(dialect, *sink.table.split('.'))}",
             )
         else:
             yield _refused(
@@ -365,22 +368,23 @@ def check_rights(
         yield from _mysql_rights(sink, columns[0], connection)
 
 
-def _lacks(rights: str, table: str) -> Finding:
+def _lacks(sink: SqlSink, rights: str, table: str) -> Finding:
+    named = quoted(syntax_of(sink.dialect).made, *table.split("."))
     return _refused(
         f"the user has no right to {rights} on the table {table}",
-        f"GRANT {rights} ON {table} TO the user",
+        f"GRANT {rights} ON {named} TO the user",
     )
 
 
 def _postgres_rights(sink: SqlSink, written: Collection[str], connection: Connection) -> Iterator[Finding]:
-    quoted = syntax_of("postgresql").table(sink.table)
+    named = syntax_of("postgresql").table(sink.table)
     there = sorted(name for name in _LEDGER if connection.scalar(_THERE, {"name": name}))
-    wanted = [(quoted, sink.table, _CHANGES if sink.key else ("INSERT", "SELECT"))]
+    wanted = [(named, sink.table, _CHANGES if sink.key else ("INSERT", "SELECT"))]
     for name, shown, kinds in [*wanted, *((name, name, _CHANGES) for name in there)]:
         lacks = [kind for (kind,) in connection.execute(_LACKS, {"kinds": list(kinds), "name": name})]
         if lacks:
-            yield _lacks(", ".join(lacks), shown)
-    for column, sequence in connection.execute(_SEQUENCES, {"name": quoted}):
+            yield _lacks(sink, ", ".join(lacks), shown)
+    for column, sequence in connection.execute(_SEQUENCES, {"name": named}):
         if column not in written:
             yield _refused(
                 f"the user may not use the sequence {sequence}, which fills the column {column} of {sink.table}",
@@ -410,4 +414,4 @@ def _mysql_rights(sink: SqlSink, first: str, connection: Connection) -> Iterator
             connection.exec_driver_sql(f"EXPLAIN {statement}")
         except DBAPIError as failure:
             if error_code(failure.orig) in _DENIED:  # other errors of this statement do not matter
-                yield _lacks(right, sink.table)
+                yield _lacks(sink, right, sink.table)
