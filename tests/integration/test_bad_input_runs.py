@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,13 +20,13 @@ from corpus import ALL, LIMIT, Corpus, avro_frames, protobuf_frames
 from corpus.avro_bodies import TEXT
 from corpus.avro_frames import NEWER
 from corpus.protobuf_messages import DESCRIPTORS
-from deliveries import letters
+from deliveries import ask, letters
 from plain_process import UNDISTURBED, PlainProcess
 from running import running
 from schema_registry import LocalSchemaRegistry
 from sql_runs import asking_postgres
 
-from landonce.local import LocalKafka
+from landonce.local import LocalClickHouse, LocalKafka
 from landonce.read.registry import Registered
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -43,14 +44,25 @@ def run(
     kafka: LocalKafka, url: str, folder: Path, topic: str, values: list[bytes | None], **source: Any
 ) -> tuple[int, str]:
     """Exit code and all that `landonce run --once` prints."""
+    sink = {"sql": {"url": url, "table": "t", "create": True}}
+    return run_into(sink, kafka, folder, topic, [(value, None, []) for value in values], **source)
+
+
+Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""Value, key and headers."""
+
+
+def run_into(
+    sink: dict[str, Any], kafka: LocalKafka, folder: Path, topic: str, records: list[Record], **source: Any
+) -> tuple[int, str]:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 20 * 2**20})
-    for value in values:
-        producer.produce(topic, value, partition=0)
+    for value, key, headers in records:
+        producer.produce(topic, value, key, partition=0, headers=headers)
     assert producer.flush(60) == 0
     document = {
         "pipeline": "bad",
         "source": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topics": [topic], **source}},
-        "sink": {"sql": {"url": url, "table": "t", "create": True}},
+        "sink": sink,
         "dead_letters": {"path": "dead", "limit": "100%"},
     }
     (folder / "p.yaml").write_text(yaml.safe_dump(document))
@@ -142,6 +154,56 @@ def each_is_accounted_for(
             assert refused[offset] == outcomes[name].split(": ", 1)[1]
         elif offset in refused:  # PostgreSQL holds less than the decoder makes
             assert refused[offset].startswith("field ")
+
+
+KEYS = (None, b"", b"\xff\xfe", b"\0", b"'; DROP TABLE t; --", "ключ 😀".encode(), b"k" * 100_000, b"\\N\t\n")
+HEADERS: tuple[list[tuple[str, bytes | None]], ...] = (
+    [],
+    [("a", None)],
+    [("", b"")],
+    [("ключ`'\"\\", b"\xff\0")],
+    [("a", b"1"), ("a", b"2")],
+    [(f"h{number}", b"x" * 100) for number in range(100)],
+    [("n" * 30_000, b"\t\n")],
+)
+
+
+@pytest.mark.parametrize("corpus", [each for each in ALL if each.name in ("json", "csv")], ids=lambda each: each.name)
+def test_every_record_with_any_key_and_headers_lands_in_clickhouse_or_is_a_dead_letter(
+    corpus: Corpus,
+    kafka: LocalKafka,
+    clickhouse: LocalClickHouse,
+    new_table: Callable[[], str],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    table, url = new_table(), clickhouse.url
+    sink = {"clickhouse": {"url": url, "table": table, "create": True}}
+    given = zip(corpus.cases.values(), cycle(KEYS), cycle(HEADERS), strict=False)
+    records: list[Record] = [*given, *((b"7,,,,," if corpus.name == "csv" else b'{"id":7}', k, []) for k in KEYS)]
+    source = {"format": corpus.format, "schema": corpus.schema, "max_record_bytes": LIMIT}
+    topic = new_topic(1, max_message_bytes=str(20 * 2**20))
+    columns = ["_key", "_headers"]
+    code, printed = run_into(sink, kafka, tmp_path, topic, records, record_columns=columns, **source)
+    assert code == 0, printed
+    assert "Traceback" not in printed
+    read, landed, dead, filtered = counted(printed)
+    assert read == len(records) == landed + dead + filtered
+    rows = ask(
+        url,
+        f"SELECT _offset, hex(_key) AS k, isNull(_key) AS none, mapApply((a, b) -> (hex(a), hex(b)), _headers) AS h FROM {table}",
+    )
+    refused = {each["offset"]: each for each in letters(tmp_path / "dead")}
+    assert len(rows) == landed >= len(KEYS)
+    assert sorted([*(each["_offset"] for each in rows), *refused]) == list(range(len(records)))
+    for row in rows:
+        _, key, headers = records[row["_offset"]]
+        assert (None if row["none"] else bytes.fromhex(row["k"])) == key
+        assert {bytes.fromhex(name).decode() for name in row["h"]} == {name for name, _ in headers}
+    outcomes = corpus.expected()
+    for offset, name in enumerate(corpus.cases):
+        if outcomes[name].startswith("dead "):
+            assert refused[offset]["reason"] == outcomes[name].split(": ", 1)[1]
 
 
 def test_a_value_of_10_mb_lands_and_a_larger_one_than_the_limit_does_not(

@@ -440,6 +440,25 @@ def test_as_tables(server: Server) -> None:
     assert {each[0] for each in after - before} == {"table", "column"}
 
 
+def test_a_row_lands_in_such_tables(server: Server) -> None:
+    """By a push, which takes a moment. Runs from Kafka into tables with plain names are above."""
+    (kind,) = server.sink("x")
+    names = [each for each in NAMES if each not in server.no_tables and not set(each) & set(".{}")][::40]
+    assert len(names) >= 5
+    before = server.things()
+    for number, name in enumerate(names):
+        sink = getattr(landonce, kind)(**server.sink(name)[kind])
+        ledger = {"ledger": {"memory": True}} if kind == "clickhouse" else {}
+        with landonce.ExactlyOnceSink(sink, **ledger, name=f"hostile-{number}") as once:
+            assert once.push("rows", [{"id": 7}], first=3).landed == 1
+        assert server.row(name)["id"] == 7
+    changed = {
+        each for each in before ^ server.things() if each[0] != "file" and not str(each[2]).startswith("landonce_")
+    }
+    assert {each[2] for each in changed} == set(names)
+    assert {each[0] for each in changed} == {"table", "column"}
+
+
 def test_tables_that_cannot_be_are_refused_in_words(server: Server) -> None:
     before = server.things()
     for name in server.no_tables:
