@@ -353,6 +353,43 @@ def test_a_double_of_a_schema_that_a_float_would_hold_as_0_is_a_dead_letter() ->
         }
 
 
+@pytest.mark.parametrize("type_", ["DECIMAL(5,2)", "DECIMAL(38,0)", "DECIMAL(38,10)"])
+def test_avros_strings_become_decimals_as_protobufs_do(type_: str) -> None:
+    texts = [
+        "1.5",
+        "-12.34",
+        "7",
+        "+7",
+        ".5",
+        "5.",
+        "007",
+        "1e2",
+        "",
+        " 1",
+        "abc",
+        "1.234",
+        "123456",
+        "9" * 70,
+        "NaN",
+        "1,5",
+    ]
+    file = descriptor_pb2.FileDescriptorProto(name="v.proto", syntax="proto3")
+    file.message_type.add(name="V").field.add(name="v", number=1, type=9, label=1, proto3_optional=True, oneof_index=0)
+    file.message_type[0].oneof_decl.add(name="_v")
+    listed = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    messages = [b"\x0a" + bytes([len(each)]) + each.encode() for each in texts]
+    both = []
+    for known, bodies in (
+        (Avro(('"string"',)).alone(), [of_avro('"string"', each) for each in texts]),
+        (Protobuf(ProtobufSource(listed, "V")), messages),
+    ):
+        decode = decoder_of(parse_schema(f"v {type_}"), Decoding(known))
+        found = decode(pa.array(bodies, pa.binary()), [Sent(each) for each in bodies])
+        both.append((found.kept.tolist(), found.table.column("v").to_pylist()))
+    assert both[0] == both[1]
+    assert both[0][0]
+
+
 def orders_of_doubles(written: list[float]) -> tuple[Protobuf, list[bytes]]:
     """Messages with one field, and their format."""
     file = descriptor_pb2.FileDescriptorProto(name="v.proto", syntax="proto3")

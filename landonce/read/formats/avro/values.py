@@ -1,7 +1,7 @@
 """Single values: from Avro's encoding to the Arrow type that it means, and from there to the type of a table's column.
 
 A value lands exactly or not at all. What is converted: integers to wider and narrower ones, to decimals, and to floats
-that hold them exactly; a float to a double, and a double to the nearest float; times to other units; a string to a date, time or UUID, as in JSON;
+that hold them exactly; a float to a double, and a double to the nearest float; times to other units; a string to a date, time, UUID or decimal;
 strings and bytes to each other.
 """
 
@@ -41,6 +41,7 @@ _PLAIN = {
     "string": pa.string(),
 }
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
+_NUMBER = r"\A[+-]?[0-9]+(?:\.[0-9]+)?\z"
 _DAY = {"ms": 86_400_000, "us": 86_400_000_000}
 
 Leaf = Primitive | Fixed | Enum
@@ -207,6 +208,8 @@ def _exactly(found: pa.DataType, type_: pa.DataType) -> Convert | None:
     if pt.is_string(found):
         if pt.is_timestamp(type_) or pt.is_date32(type_) or pt.is_time64(type_) or is_uuid(type_):
             return lambda array: from_text(array, type_)
+        if pt.is_decimal(type_):
+            return lambda array: _decimal_text(array, type_)
         return _from_bytes(type_, lambda array: array.cast(pa.binary()))
     if pt.is_binary(found):
         return _from_bytes(type_, same)
@@ -253,6 +256,12 @@ def _float(array: pa.Array, type_: pa.DataType) -> pa.Array:
         pc.or_(pc.is_finite(made), pc.invert(pc.is_finite(array))), pc.or_(pc.not_equal(made, 0), pc.equal(array, 0))
     )
     return made if pc.all(fits, min_count=0).as_py() else pc.if_else(fits, made, pa.scalar(None, type_))
+
+
+def _decimal_text(array: pa.StringArray, type_: pa.DataType) -> pa.Array:
+    """As Protobuf's strings: digits with an optional point, and no exponent."""
+    written = pc.match_substring_regex(array, pattern=_NUMBER)
+    return cast_or_null(pc.if_else(written, array, pa.scalar(None, pa.string())), type_)
 
 
 def _from_bytes(type_: pa.DataType, bytes_of: Convert) -> Convert | None:
