@@ -24,7 +24,7 @@ from landonce.config.dedup import Dedup
 from landonce.dedup import blake2b, ids
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rows import RowsRecipe, RowsWorker
-from landonce.dedup.rule import HEADER, KeyColumn, KeyRule, key_rule
+from landonce.dedup.rule import KeyColumn, KeyRule, key_rule
 from landonce.dedup.run import accept_sink
 from landonce.dedup.store import StorePlace
 from landonce.errors import ConfigError
