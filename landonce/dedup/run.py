@@ -205,8 +205,8 @@ def accept_sink(
     *,
     of_query: bool = False,
 ) -> AcceptSink:
-    """The store as a sink. `source`: what records are decoded to; of a query, the columns of the target. `declared`: all fields of records, where a file says them. `decoding`: of records. `types`: what schemas say of
-    the key."""
+    """The store as a sink. `source`: what records are decoded to; of a query, the columns of the target. `declared`: all fields of records,
+    where a file says them. `decoding`: of records. `types`: what schemas say of the key."""
     rule = key_rule(dedup, source, decoding, types)
     return AcceptSink(
         place=place,
