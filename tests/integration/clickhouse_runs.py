@@ -21,6 +21,7 @@ from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
+from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.deduplicating import InsertTask, land, verdict
 from landonce.sinks.worker import failed
@@ -36,6 +37,7 @@ class Recipe:
     sink: ClickHouseSink
     dead_letters: Path
     halts: bool = False
+    records: RecordSource = field(default_factory=NoRecords)
 
 
 class Heard(Silent):

@@ -144,12 +144,16 @@ CONNECT = """
     tolerateStateMismatch topic2TableMap username zkDatabase zkPath
 """
 """Every name of ClickHouseSinkConfig in clickhouse-kafka-connect 1.5.0."""
+CONNECTS_OWN = ["errors.deadletterqueue.context.headers.enable", "errors.deadletterqueue.topic.name"]
+"""Options of Kafka Connect itself that decide what becomes of records."""
 
 
 def test_every_option_of_clickhouses_connect_sink_is_mapped() -> None:
     section = (ROOT / "docs" / "clickhouse.md").read_text().partition("## From ClickHouse's Kafka Connect sink")[2]
     cells = re.findall(r"^\| ((?:`[\w.]+`(?:, )?)+) \|", section, re.MULTILINE)
-    assert sorted(name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)) == sorted(CONNECT.split())
+    assert sorted(name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)) == sorted(
+        [*CONNECT.split(), *CONNECTS_OWN]
+    )
 
 
 def test_no_two_pages_send_other_records_to_the_same_topic() -> None:

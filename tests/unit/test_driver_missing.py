@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +24,7 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.target import TargetView
+from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.sinks.worker import Task
 
 
@@ -49,6 +50,7 @@ class Anything:
 
     dead_letters: Path = Path()
     halts: bool = False
+    records: RecordSource = field(default_factory=NoRecords)
 
 
 def driver(brokers: Brokers, folder: Path) -> Driver:

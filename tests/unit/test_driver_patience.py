@@ -18,6 +18,7 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.target import TargetView
+from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.sinks.worker import Task
 
 NEEDED = 9_000
@@ -48,6 +49,7 @@ class Anything:
 
     dead_letters: Path = Path()
     halts: bool = False
+    records: RecordSource = field(default_factory=NoRecords)
 
 
 @dataclass

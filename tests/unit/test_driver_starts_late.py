@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +21,7 @@ from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.target import TargetView
+from landonce.read.kafka.records import NoRecords, RecordSource
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Anything:
 
     dead_letters: Path = Path()
     halts: bool = False
+    records: RecordSource = field(default_factory=NoRecords)
 
 
 def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
