@@ -1,7 +1,8 @@
 """Input that breaks other readers: named cases by format, and what becomes of each.
 
 A line of `outcomes/NAME.txt` says `case: lands ROW` or `case: dead CODE FIELD: REASON`. `python -m corpus`, in `tests`, writes these files again from what
-the decoders do now: read the difference before you commit it.
+the decoders do now: read the difference before you commit it. `outcomes/in_TARGET.txt` has what
+differs in a target, as `format: case: REASON` if it holds less than the decoder makes, or `format: case: lands`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from corpus import (
 from landonce.config.formats import RecordFormat
 from landonce.protocol.reasons import Reason
 from landonce.read.decoding import Decoding, decoder_of, format_of
-from landonce.read.formats import Format
+from landonce.read.formats import Decoded, Format
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.protobuf.format import Protobuf
 from landonce.read.formats.protobuf.source import ProtobufSource
@@ -51,20 +52,43 @@ class Corpus:
 
     def become(self, values: list[bytes | None]) -> list[str]:
         """What becomes of each record."""
-        known = self.format if isinstance(self.format, Format) else format_of(RecordFormat.model_validate(self.format))
-        decoding = Decoding(known, max_record_bytes=LIMIT)
-        decode = decoder_of(parse_schema(self.schema), decoding)
-        array = pa.array(values, pa.binary())
-        found = decode(array, [_Message(each) for each in values])
+        found = self._decoded(values)
         rows = found.table.cast(pa.schema([(each.name, _shown(each.type)) for each in found.table.schema]))
         outcomes = {int(at): f"lands {_row(row)}" for at, row in zip(found.kept, rows.to_pylist(), strict=True)}
         outcomes |= {each.index: _dead(each.reason) for each in found.rejects}
         assert len(outcomes) == len(found.kept) + len(found.rejects) == len(values)
         return [outcomes[at] for at in range(len(values))]
 
+    @property
+    def plain(self) -> tuple[str, ...]:
+        """Columns that every target holds as they are."""
+        return tuple(each.name for each in parse_schema(self.schema).fields if each.name in ("id", "s", "_value"))
+
+    def fields(self, values: list[bytes | None]) -> dict[int, tuple[Any, ...]]:
+        """What the plain columns of each record hold that the decoder takes."""
+        found = self._decoded(values)
+        rows = found.table.select(list(self.plain)).to_pylist()
+        return {int(at): tuple(row.values()) for at, row in zip(found.kept, rows, strict=True)}
+
+    def _decoded(self, values: list[bytes | None]) -> Decoded:
+        known = self.format if isinstance(self.format, Format) else format_of(RecordFormat.model_validate(self.format))
+        decoding = Decoding(known, max_record_bytes=LIMIT)
+        decode = decoder_of(parse_schema(self.schema), decoding)
+        array = pa.array(values, pa.binary())
+        return decode(array, [_Message(each) for each in values])
+
     def expected(self) -> dict[str, str]:
         lines = (FOLDER / f"{self.name}.txt").read_text().splitlines()
         return dict(line.split(": ", 1) for line in lines)
+
+    def reasons(self, target: str) -> dict[str, str]:
+        """Why cases are dead letters there."""
+        reasons = {name: each.split(": ", 1)[1] for name, each in self.expected().items() if each.startswith("dead ")}
+        for line in (FOLDER / f"in_{target}.txt").read_text().splitlines():
+            name, case, reason = line.split(": ", 2)
+            if name == self.name:
+                reasons[case] = reason
+        return {case: reason for case, reason in reasons.items() if reason != "lands"}
 
 
 def _dead(reason: Reason) -> str:

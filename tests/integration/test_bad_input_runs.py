@@ -22,6 +22,7 @@ from corpus.avro_frames import NEWER
 from corpus.protobuf_messages import DESCRIPTORS
 from deliveries import ask, letters
 from plain_process import UNDISTURBED, PlainProcess
+from pyiceberg.catalog import load_catalog
 from running import running
 from schema_registry import LocalSchemaRegistry
 from sql_runs import asking_postgres
@@ -85,12 +86,9 @@ def test_every_record_lands_or_is_a_dead_letter(
     new_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "order.avsc").write_text(TEXT)
-    (tmp_path / "newer.avsc").write_text(NEWER)
-    (tmp_path / "order.desc").write_bytes(DESCRIPTORS)
     topic = new_topic(1, max_message_bytes=str(20 * 2**20))
-    section = SECTIONS.get(corpus.name, corpus.format)
-    each_is_accounted_for(corpus, section, corpus.cases, kafka, new_database(), topic, tmp_path)
+    source = source_of(corpus, tmp_path)
+    each_is_accounted_for(corpus, source, corpus.cases, kafka, new_database(), topic, tmp_path)
 
 
 REGISTERED: dict[str, dict[int, Registered]] = {
@@ -116,7 +114,8 @@ def test_every_framed_record_lands_or_is_a_dead_letter(
         cases = {name: each for name, each in corpus.cases.items() if each is None or each[1:5] not in wanting}
         assert len(corpus.cases) - len(cases) <= 2
         section = {corpus.name.removesuffix("_framed"): {"registry": {"url": registry.url}}}
-        each_is_accounted_for(corpus, section, cases, kafka, new_database(), new_topic(1), tmp_path)
+        source = {"format": section, "schema": corpus.schema, "max_record_bytes": LIMIT}
+        each_is_accounted_for(corpus, source, cases, kafka, new_database(), new_topic(1), tmp_path)
 
 
 def added(registry: LocalSchemaRegistry, schema: Registered) -> int | None:
@@ -130,30 +129,39 @@ def added(registry: LocalSchemaRegistry, schema: Registered) -> int | None:
 
 def each_is_accounted_for(
     corpus: Corpus,
-    section: Any,
+    source: dict[str, Any],
     cases: Mapping[str, bytes | None],
     kafka: LocalKafka,
     url: str,
     topic: str,
     folder: Path,
 ) -> None:
-    values, outcomes = list(cases.values()), corpus.expected()
-    source = {"format": section, "schema": corpus.schema, "max_record_bytes": LIMIT}
+    values = list(cases.values())
     code, printed = run(kafka, url, folder, topic, values, **source)
     assert code == 0, printed
+    listed = asking_postgres(url)(f"SELECT _offset, {', '.join(corpus.plain)} FROM t")
+    all_as_expected(corpus, "postgresql", cases, printed, {at: tuple(row) for at, *row in listed}, folder)
+
+
+def all_as_expected(
+    corpus: Corpus,
+    target: str,
+    cases: Mapping[str, bytes | None],
+    printed: str,
+    rows: Mapping[int, tuple[Any, ...]],
+    folder: Path,
+    more: int = 0,
+) -> None:
+    """Each case is a row with the values of its record, or a letter with its reason. `more` rows came after them."""
     assert "Traceback" not in printed
     read, landed, dead, filtered = counted(printed)
-    assert read == len(values) == landed + dead + filtered
-    rows = {offset for (offset,) in asking_postgres(url)("SELECT _offset FROM t")}
+    assert read == len(cases) + more == landed + dead + filtered
     refused = {each["offset"]: each["reason"] for each in letters(folder / "dead")}
+    reasons = {name: refused[offset] for offset, name in enumerate(cases) if offset in refused}
+    assert reasons == {name: why for name, why in corpus.reasons(target).items() if name in cases}
     assert len(rows) == landed
-    assert rows | set(refused) == set(range(len(values)))
-    assert not rows & set(refused)
-    for offset, name in enumerate(cases):
-        if outcomes[name].startswith("dead "):
-            assert refused[offset] == outcomes[name].split(": ", 1)[1]
-        elif offset in refused:  # PostgreSQL holds less than the decoder makes
-            assert refused[offset].startswith("field ")
+    for at, row in corpus.fields(list(cases.values())).items():
+        assert at in refused or rows[at] == row
 
 
 KEYS = (None, b"", b"\xff\xfe", b"\0", b"'; DROP TABLE t; --", "ключ 😀".encode(), b"k" * 100_000, b"\\N\t\n")
@@ -168,7 +176,15 @@ HEADERS: tuple[list[tuple[str, bytes | None]], ...] = (
 )
 
 
-@pytest.mark.parametrize("corpus", [each for each in ALL if each.name in ("json", "csv")], ids=lambda each: each.name)
+MORE = {"json": b'{"id":7}', "csv": b"7,,,,,"}
+"""A good record, for every key."""
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    FROM_FILES,
+    ids=lambda each: each.name,
+)
 def test_every_record_with_any_key_and_headers_lands_in_clickhouse_or_is_a_dead_letter(
     corpus: Corpus,
     kafka: LocalKafka,
@@ -180,30 +196,70 @@ def test_every_record_with_any_key_and_headers_lands_in_clickhouse_or_is_a_dead_
     table, url = new_table(), clickhouse.url
     sink = {"clickhouse": {"url": url, "table": table, "create": True}}
     given = zip(corpus.cases.values(), cycle(KEYS), cycle(HEADERS), strict=False)
-    records: list[Record] = [*given, *((b"7,,,,," if corpus.name == "csv" else b'{"id":7}', k, []) for k in KEYS)]
-    source = {"format": corpus.format, "schema": corpus.schema, "max_record_bytes": LIMIT}
-    topic = new_topic(1, max_message_bytes=str(20 * 2**20))
+    more = [(MORE[corpus.name], key, []) for key in KEYS] if corpus.name in MORE else []
+    records: list[Record] = [*given, *more]
     columns = ["_key", "_headers"]
-    code, printed = run_into(sink, kafka, tmp_path, topic, records, record_columns=columns, **source)
+    code, printed = run_into(
+        sink,
+        kafka,
+        tmp_path,
+        new_topic(1, max_message_bytes=str(20 * 2**20)),
+        records,
+        record_columns=columns,
+        **source_of(corpus, tmp_path),
+    )
     assert code == 0, printed
-    assert "Traceback" not in printed
-    read, landed, dead, filtered = counted(printed)
-    assert read == len(records) == landed + dead + filtered
     rows = ask(
         url,
-        f"SELECT _offset, hex(_key) AS k, isNull(_key) AS none, mapApply((a, b) -> (hex(a), hex(b)), _headers) AS h FROM {table}",
+        f"SELECT _offset, {', '.join(f'hex(toString({each})) AS {each}_' for each in corpus.plain)}, "
+        f"hex(_key) AS k, isNull(_key) AS none, mapApply((a, b) -> (hex(a), hex(b)), _headers) AS h FROM {table}",
     )
-    refused = {each["offset"]: each for each in letters(tmp_path / "dead")}
-    assert len(rows) == landed >= len(KEYS)
-    assert sorted([*(each["_offset"] for each in rows), *refused]) == list(range(len(records)))
+    fields = {row["_offset"]: tuple(_field(corpus, each, row[f"{each}_"]) for each in corpus.plain) for row in rows}
+    all_as_expected(corpus, "clickhouse", corpus.cases, printed, fields, tmp_path, len(more))
     for row in rows:
         _, key, headers = records[row["_offset"]]
         assert (None if row["none"] else bytes.fromhex(row["k"])) == key
         assert {bytes.fromhex(name).decode() for name in row["h"]} == {name for name, _ in headers}
-    outcomes = corpus.expected()
-    for offset, name in enumerate(corpus.cases):
-        if outcomes[name].startswith("dead "):
-            assert refused[offset]["reason"] == outcomes[name].split(": ", 1)[1]
+
+
+def _field(corpus: Corpus, name: str, digits: str | None) -> Any:
+    if digits is None:
+        return None
+    content = bytes.fromhex(digits)
+    return int(content) if name == "id" else content if corpus.name == "raw" else content.decode(errors="replace")
+
+
+def source_of(corpus: Corpus, folder: Path) -> dict[str, Any]:
+    """The section, and the schemas that it names."""
+    (folder / "order.avsc").write_text(TEXT)
+    (folder / "newer.avsc").write_text(NEWER)
+    (folder / "order.desc").write_bytes(DESCRIPTORS)
+    return {
+        "format": SECTIONS.get(corpus.name, corpus.format),
+        "schema": corpus.schema,
+        "max_record_bytes": LIMIT,
+    }
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    FROM_FILES,
+    ids=lambda each: each.name,
+)
+def test_every_record_lands_in_iceberg_or_is_a_dead_letter(
+    corpus: Corpus, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    lake, topic = tmp_path / "lake", new_topic(1, max_message_bytes=str(20 * 2**20))
+    lake.mkdir()
+    catalog = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": f"file://{lake}"}
+    sink = {"iceberg": {"table": "db.t", "create": True, "catalog": catalog}}
+    records: list[Record] = [(value, None, []) for value in corpus.cases.values()]
+    code, printed = run_into(sink, kafka, tmp_path, topic, records, **source_of(corpus, tmp_path))
+    assert code == 0, printed
+    table = load_catalog("landonce", **catalog).load_table("db.t")
+    listed = table.scan(selected_fields=("_offset", *corpus.plain)).to_arrow().to_pylist()
+    fields = {row["_offset"]: tuple(row[each] for each in corpus.plain) for row in listed}
+    all_as_expected(corpus, "iceberg", corpus.cases, printed, fields, tmp_path)
 
 
 def test_a_value_of_10_mb_lands_and_a_larger_one_than_the_limit_does_not(
