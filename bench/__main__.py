@@ -7,6 +7,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -43,11 +44,15 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     console = Console()
+
+    def keep(name: str, figures: Figures) -> None:
+        save(name, figures.as_json(), ROOT / "build" / "bench.json")
+
     for name in [options.sink] if options.sink else _ALL:
         with tempfile.TemporaryDirectory(prefix="landonce-bench-") as folder:
             more = {
                 "changes": {"rows": options.rows},
-                "dedup": {"keys": options.keys, "long": options.long},
+                "dedup": {"keys": options.keys, "long": options.long, "save": partial(keep, "dedup")},
                 "iceberg": {"flat": options.flat},
             }.get(name, {})
             figures = _ALL[name](Path(folder), options.records, options.repetitions, options.warm_ups, console, **more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -108,10 +108,18 @@ def _short(keys: int) -> str:
 
 
 def measure(
-    folder: Path, records: int, repetitions: int, warm_ups: int, console: Console, *, keys: Sequence[int], long: int
+    folder: Path,
+    records: int,
+    repetitions: int,
+    warm_ups: int,
+    console: Console,
+    *,
+    keys: Sequence[int],
+    long: int,
+    save: Callable[[Figures], None],
 ) -> Figures:
     """A run of each store for its memory; then all shares of copies, both kinds of stores, all numbers of keys, and Spark's operator, in
-    rounds; then one long run into each kind of store."""
+    rounds, which `save` gets; then one long run into each kind of store."""
     figures = Figures(records, tuple(keys), long=long)
     folder.chmod(0o711)  # PostgreSQL does not run as root, and enters it
     with (
@@ -130,6 +138,7 @@ def measure(
         ) -> ours.Landed:
             name, unique = topic
             stores.copy(template, table)
+            os.sync()  # no run writes what another one, or the copy, left to be written
             config = ours.config_for(
                 kafka.bootstrap_servers, name, clickhouse.url, table, stores.section(table), folder, batch
             )
@@ -151,6 +160,7 @@ def measure(
 
         def spark(copies: float) -> Land:
             def land(table: str) -> float:
+                os.sync()
                 with peak_memory(servers):  # its cost is everybody's
                     return spark_operator.land(session, kafka.bootstrap_servers, *topics[copies], folder / table)
 
@@ -171,6 +181,10 @@ def measure(
                     competitors[_name(kind, count, copies)] = landonce(stores, template, copies)
         competitors.update({_name("spark", 0, copies): spark(copies) for copies in _COPIES})
         figures.seconds = measure_rounds(competitors, repetitions, warm_ups, records, console)
+        for noted in (figures.stalls, figures.cpu_seconds):
+            for name, values in noted.items():
+                noted[name] = values[warm_ups:]
+        save(figures)
         console.print(f"producing {long:,} records for one long run into each kind of store")
         topic = make_topic_with_copies(kafka.bootstrap_servers, long, _FEW, "long")
         for kind, stores in kinds.items():
@@ -178,9 +192,6 @@ def measure(
             landed = run(stores, _name(kind, figures.keys[-1]), topic, f"{kind}_long", batch)
             figures.batches[kind], figures.merged[kind] = landed.batches, landed.merged
         session.stop()
-    for noted in (figures.stalls, figures.cpu_seconds):
-        for name, values in noted.items():
-            noted[name] = values[warm_ups:]
     return figures
 
 
@@ -197,7 +208,7 @@ _BEFORE = """\
 landonce with `dedup: {key: [id]}` against Spark's own `dropDuplicatesWithinWatermark` in the same Spark session: the same
 topics, in which 0, 10 and 50 % of the records are copies of earlier ones, batches of 250,000 records. landonce writes keys,
 payloads and batches to its store, then to ClickHouse; its store holds one or 20 million keys at the start, and every run
-begins with a copy of it. Spark writes Parquet files, has its state in RocksDB with a changelog, as many shuffle partitions as
+begins with a copy of it that is on disk. Spark writes Parquet files, has its state in RocksDB with a changelog, as many shuffle partitions as
 there are cores, and no keys at the start. With a running Spark session, the clock starts before the pipeline is opened, or the
 query is made, and stops when every unique event is in the table, or when the query has ended. Memory is that of one run of
 each store before Spark's operator has run in the session, whose JVM may use 3 GB. The long runs have batches of 250,000

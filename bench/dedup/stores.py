@@ -109,6 +109,7 @@ class PostgresStores(Stores):
     def copy(self, template: str, name: str) -> None:
         self._do(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{template}'")
         self._do(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self._do("CHECKPOINT")  # so that the server has handed all of it to the system
 
     def drop(self, name: str) -> None:
         self._do(f"DROP DATABASE {name} WITH (FORCE)")
