@@ -260,9 +260,16 @@ def check_schema(version: int | None, place: str) -> None:
             safe="Nothing was changed.",
             command="pip install --upgrade landonce",
         )
+    if version is not None:
+        raise LedgerUnreadable(
+            f"the ledger {place} was written by an older landonce: its tables have version {version}, and this landonce "
+            f"reads only version {SCHEMA_VERSION}.",
+            safe="Nothing was changed.",
+            command="continue with the landonce that wrote it; or, to land everything again, give the pipeline in {file} "
+            "another name, another ledger and an empty target",
+        )
     raise LedgerUnreadable(
-        f"the ledger {place} has tables of version {version or 'unknown'}, and this landonce reads only version "
-        f"{SCHEMA_VERSION}.",
+        f"the ledger {place} has tables without a version.",
         safe="Nothing was changed.",
         command="restore the ledger from a backup, then: landonce run {file}",
     )

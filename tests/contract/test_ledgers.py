@@ -191,7 +191,7 @@ class TestTransactions:
                 with ledger.database.engine.begin() as connection:
                     connection.execute(text("ALTER ROLE landonce RESET synchronous_commit"))
 
-    def test_tables_of_a_newer_landonce_are_left_alone(self, new_site: Callable[[str], Site], name: str) -> None:
+    def test_tables_of_another_version_are_left_alone(self, new_site: Callable[[str], Site], name: str) -> None:
         ledger = new_site(name).open(PIPELINE)
         state = ledger.create(first_state())
         with ledger.database.writing() as connection:
@@ -201,8 +201,14 @@ class TestTransactions:
                 use()
         with ledger.database.writing() as connection:
             assert connection.scalar(text("SELECT version FROM landonce_pipeline")) == 0
+            connection.execute(text(f"UPDATE landonce_schema SET version = {SCHEMA_VERSION - 1}"))
+        for use in (ledger.load, lambda: ledger.create(state), lambda: ledger.change(state, taken(state, "me"))):
+            with pytest.raises(LedgerUnreadable, match="continue with the landonce that wrote it"):
+                use()
+        with ledger.database.writing() as connection:
+            assert connection.scalar(text("SELECT version FROM landonce_pipeline")) == 0
             connection.execute(text("DELETE FROM landonce_schema"))
-        with pytest.raises(LedgerUnreadable):
+        with pytest.raises(LedgerUnreadable, match="tables without a version"):
             ledger.load()
 
     def test_an_entry_that_was_edited_by_hand(self, new_site: Callable[[str], Site], name: str) -> None:
