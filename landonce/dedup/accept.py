@@ -45,7 +45,7 @@ _SWEEP_EVERY = 3600.0
 
 
 @dataclass(frozen=True)
-class AcceptSink(SnapshotSink[Staged]):
+class AcceptSink(SnapshotSink[Staged, int]):
     """The store of one scope, for one pipeline that accepts into it."""
 
     place: StorePlace

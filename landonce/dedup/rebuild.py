@@ -49,7 +49,6 @@ from landonce.protocol.target import TargetView
 from landonce.read.decoding import decoder_of
 from landonce.read.kafka.records import read, read_headers
 from landonce.sinks.audit import LAST, Held, HeldTables, Offsets
-from landonce.sinks.contract import Guarantee
 from landonce.sinks.operations import UNCHANGED, Operations
 
 _LARGE = 2**30
@@ -275,13 +274,13 @@ def _refuse_lost(kept: Kept, state: LedgerState | None, found: tuple[Found, ...]
     """A target that keeps the position itself must have it; and a new ledger must begin where the topics do."""
     config, sink = kept.parts.config, kept.parts.sink
     holds = any(len(each.held) for each in found)
-    if sink.guarantee is Guarantee.SNAPSHOT and not config.own_ledger:
+    if sink.commits_batches and not config.own_ledger:
         raise TableUnfit(
             f"{sink} has its ledger elsewhere, and commits in steps that only the store knows.",
             safe=UNCHANGED,
             command="restore the store from a backup",
         )
-    if state is None and holds and sink.guarantee is not Guarantee.DEDUPLICATING:
+    if state is None and holds and not sink.finds_rows:
         raise StoreBehind(
             f"{sink} holds records of these topics, and the position of this pipeline is gone from it.",
             safe=UNCHANGED,
@@ -565,7 +564,7 @@ def _fence(kept: Kept, operations: Operations, new: Rebuilding, owner: str, note
     state, sink = new.state, kept.parts.sink
     if state is not None:
         changed = taken(state, owner)
-        if state.pending is not None and sink.guarantee is Guarantee.DEDUPLICATING:
+        if state.pending is not None and sink.finds_rows:
             changed = replace(changed, pending=None)
             held = operations.ahead(state, (), [each.partition for each in new.found])
 

@@ -48,7 +48,7 @@ from landonce.protocol.steps import Effect
 from landonce.read.decoding import Decoding
 from landonce.read.formats import RecordType
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.contract import Sink
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
@@ -171,7 +171,7 @@ def refuse_target(parts: Parts) -> None:
     """Raises for a target that could not tell a stored block that it has from one that it lacks."""
     if parts.sink.changes_rows:
         raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")
-    if parts.sink.guarantee is Guarantee.SNAPSHOT and not parts.config.own_ledger:
+    if parts.sink.commits_batches and not parts.config.own_ledger:
         raise ConfigError(
             "ledger: with `dedup`, the table must keep the position itself, in the commits that add the rows: with a ledger elsewhere, a batch "
             "that was committed and not recorded would land twice.",

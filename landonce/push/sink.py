@@ -44,7 +44,6 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.match_ranges import pieces
 from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.push.rows import Given, PartitionId, PushWorkers, Rows, given, partition_of, require_changes
-from landonce.sinks.contract import Guarantee
 from landonce.sinks.run import Run
 
 _MOST = 100
@@ -119,9 +118,8 @@ class ExactlyOnceSink:
         # A push is cut by its rows: its offsets may be bytes of a file, and far apart.
         self._outside = Outside(sink, ledger, OnRewind(on_rewind), NO_END, stall, observer or Logged())
         self._lanes: dict[str, _Lane] = {}
-        guarantee = named_sink(sink, name).guarantee
-        self._shared = guarantee is Guarantee.SNAPSHOT
-        self._applies_changes = guarantee is Guarantee.WRAPPED
+        opened = named_sink(sink, name)
+        self._shared, self._applies_changes = opened.commits_batches, opened.applies_changes
         self._lock = threading.Lock()
         self._closed = False
 

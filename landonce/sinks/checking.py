@@ -31,7 +31,7 @@ from landonce.sinks.declared import declared_schema, sampled_schema, selected_fr
 from landonce.sinks.deduplicating import Tables, TablesRecipe, recipe_of, several
 from landonce.sinks.run import CORRECT_CONVERT, plan_fingerprint, run_of
 from landonce.sinks.section import LedgerPlace
-from landonce.sinks.snapshot import SnapshotSink, SnapshotTable, TableLedger
+from landonce.sinks.snapshot import FileT, SnapshotSink, SnapshotTable, TableLedger, VersionT
 from landonce.sinks.transactional import TransactionalSink
 from landonce.sinks.worker import AnyRecipe
 
@@ -178,7 +178,7 @@ def of_transactional(run: CheckRun, sink: TransactionalSink) -> Sections:
         yield "position", unknown_rows(run, opened)
 
 
-def of_snapshot(run: CheckRun, sink: SnapshotSink) -> Sections:
+def of_snapshot(run: CheckRun, sink: SnapshotSink[FileT, VersionT]) -> Sections:
     """A table that commits atomically, and may be its own ledger."""
     opened = sink.open_table()
     yield "ledger", _snapshot_ledger(run)
@@ -216,13 +216,15 @@ def _snapshot_ledger(run: CheckRun) -> Findings:
         yield Finding(Level.WARNING, ledger.noticed, "nothing to change: the next start does so")
 
 
-def _snapshot_records(run: CheckRun, sink: SnapshotSink) -> Findings:
+def _snapshot_records(run: CheckRun, sink: SnapshotSink[FileT, VersionT]) -> Findings:
     opened = sink.open(run_of(run.parts))
     opened.refresh()
     yield from records(run, opened.recipe, opened.recipe.source)
 
 
-def _snapshot_position(run: CheckRun, sink: SnapshotSink, opened: SnapshotTable) -> Findings:
+def _snapshot_position(
+    run: CheckRun, sink: SnapshotSink[FileT, VersionT], opened: SnapshotTable[FileT, VersionT]
+) -> Findings:
     yield from position(run)
     new = run.state is None or run.state.fresh
     if run.ledger and new and run.table and opened.holds(run.topics):

@@ -280,6 +280,21 @@ class Sink(ABC):
         return self.guarantee in (Guarantee.SNAPSHOT, Guarantee.TRANSACTIONAL)
 
     @property
+    def commits_batches(self) -> bool:
+        """A batch is one commit, with the position in it. Each block of the others lands by itself."""
+        return self.guarantee is Guarantee.SNAPSHOT
+
+    @property
+    def finds_rows(self) -> bool:
+        """The target tells which records it holds, so it can be compared with a ledger that is new, and a pending plan can be given up."""
+        return self.guarantee is Guarantee.DEDUPLICATING
+
+    @property
+    def applies_changes(self) -> bool:
+        """Rows go to a function, which may do with them whatever it likes: change rows, too."""
+        return self.guarantee is Guarantee.WRAPPED
+
+    @property
     def no_query(self) -> str:
         """Why a user's own query cannot be delivered to it, in one sentence. Empty: it can."""
         return f"{self} changes rows by a key, and a query only adds rows." if self.changes_rows else ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from landonce.sinks.contract import DeduplicatingSink, Target, look_by_name, wai
 from landonce.sinks.deduplicating import recipe_of, table_names, there
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
-from landonce.sinks.snapshot import SnapshotSink, TableLedger, table_view
+from landonce.sinks.snapshot import FileT, SnapshotSink, TableLedger, VersionT, table_view
 from landonce.sinks.transactional import BlockLedger, TransactionalSink
 
 if TYPE_CHECKING:
@@ -73,8 +73,10 @@ class Before:
     nothing: bool = False
     control_topic: str | None = None
     group: str | None = None
+    by_state: bool = False
+    """The writer kept its state in a table of its own."""
     state_table: str | None = None
-    """Where the writer kept its state; empty: where it is by default."""
+    """Which one; None: where it is by default."""
     offsets_of: str | None = None
     """A consumer group whose offsets say where the writer stopped."""
     missing: Start | None = None
@@ -455,10 +457,10 @@ class TransactionalOperations(Operations):
 
 
 @dataclass
-class SnapshotOperations(Operations):
+class SnapshotOperations(Operations, Generic[FileT, VersionT]):
     """One table that commits atomically: it is its own ledger, or carries a mark beside an outside one."""
 
-    sink: SnapshotSink
+    sink: SnapshotSink[FileT, VersionT]
     no_fill = "there is nothing to fill: a commit to the table lands whole, with its position, or not at all."
 
     def noticed(self, ledger: Ledger) -> str:

@@ -15,7 +15,7 @@ from landonce.read.decoding import Decoding, conversions_of, format_of
 from landonce.read.kafka.broker import Broker, consumer_options
 from landonce.read.kafka.mirror import Mirror
 from landonce.read.kafka.records import KafkaRecords, RecordSource
-from landonce.sinks.contract import Guarantee, Sink
+from landonce.sinks.contract import Sink
 from landonce.sinks.pipeline_file import Pipeline
 
 
@@ -87,7 +87,7 @@ def open_parts(config: Pipeline, sink: Sink | None = None) -> Parts:
     """The parts that every command needs. A program may hand over a sink itself, where the file leaves it to the program."""
     kafka = config.source.kafka
     opened = config.sink.to_sink(config.pipeline) if sink is None else config.sink.given(sink)
-    if config.batch.commit_timeout is not None and opened.guarantee is not Guarantee.SNAPSHOT:
+    if config.batch.commit_timeout is not None and not opened.commits_batches:
         raise ConfigError(
             "batch.commit_timeout: is for sinks that make a batch visible in one commit, such as Iceberg. Each block of this sink lands by "
             "itself, as soon as it is written.",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 from typing_extensions import TypeVar
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from landonce.sinks.pipeline_file import Pipeline
     from landonce.sinks.promise import Promise
 
-FileT = TypeVar("FileT", default=Any)
+FileT = TypeVar("FileT", default=object)
 """What a worker's part of a sink says of a file that it wrote, picklable. Its driver's part gets it back."""
-VersionT = TypeVar("VersionT", default=Any)
+VersionT = TypeVar("VersionT", default=object)
 """The version of a table, as its sink compares it."""
 _CONFLICTS = 50
 """Attempts in a row that other writers may win before the driver hears of it. It waits, and tries again."""
@@ -400,7 +400,7 @@ class SnapshotTable(MarkedTable[FileT], Generic[FileT, VersionT]):
         return seen
 
 
-class SnapshotSink(Sink, Generic[FileT]):
+class SnapshotSink(Sink, Generic[FileT, VersionT]):
     """One table that commits atomically. Its section's `ledger_place` is `IN_COMMIT` where the file names no ledger."""
 
     guarantee = Guarantee.SNAPSHOT
@@ -410,7 +410,7 @@ class SnapshotSink(Sink, Generic[FileT]):
     """A table that was rolled back gets the removed ranges again. Otherwise the run halts."""
 
     @abstractmethod
-    def open_table(self) -> SnapshotTable[FileT]:
+    def open_table(self) -> SnapshotTable[FileT, VersionT]:
         """On the driver."""
 
     @abstractmethod
@@ -447,12 +447,12 @@ class SnapshotSink(Sink, Generic[FileT]):
         return SnapshotOperations(parts, sessions, self)
 
 
-class _OneTable(OpenSnapshot[FileT]):
+class _OneTable(OpenSnapshot[FileT], Generic[FileT, VersionT]):
     """The one table of a `SnapshotSink`."""
 
-    recipe: StageRecipe
+    recipe: StageRecipe[FileT, VersionT]
 
-    def __init__(self, sink: SnapshotSink[FileT], run: Run) -> None:
+    def __init__(self, sink: SnapshotSink[FileT, VersionT], run: Run) -> None:
         super().__init__(run)
         self.sink, self.follow = sink, sink.follow
         self._table = sink.open_table()
@@ -557,10 +557,10 @@ class StageTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRecipe(OneTable[StageTask]):
+class StageRecipe(OneTable[StageTask], Generic[FileT, VersionT]):
     """Of the one table of a `SnapshotSink`."""
 
-    sink: SnapshotSink
+    sink: SnapshotSink[FileT, VersionT]
 
     @property
     def marks(self) -> bool:
@@ -571,10 +571,10 @@ class StageRecipe(OneTable[StageTask]):
 
 
 @dataclass(frozen=True)
-class StageWorker(BlockWorker):
+class StageWorker(BlockWorker, Generic[FileT, VersionT]):
     """Writes the files of one block. They count once the driver has committed them, so a task that Spark runs again writes others."""
 
-    recipe: StageRecipe
+    recipe: StageRecipe[FileT, VersionT]
     task: StageTask
 
     def reader(self) -> Reader:

@@ -375,7 +375,7 @@ class FolderTable(SnapshotTable[str, tuple[int, Version]]):
 
 
 @dataclass(frozen=True)
-class FolderSink(SnapshotSink[str]):
+class FolderSink(SnapshotSink[str, tuple[int, Version]]):
     """Rows of one table in one folder."""
 
     folder: Path
@@ -445,12 +445,14 @@ def read_rows(folder: Path) -> list[Row]:
 class FolderSite(SnapshotSite):
     """A folder of its own."""
 
-    def __init__(self, folder: Path, sink: Callable[[Path, str], SnapshotSink] = FolderSink, secret: str = "") -> None:
+    def __init__(
+        self, folder: Path, sink: Callable[[Path, str], SnapshotSink[Any, Any]] = FolderSink, secret: str = ""
+    ) -> None:
         self.folder = folder / "events"
         self._sink = sink
         self.secret = secret
 
-    def sink(self, pipeline: str) -> SnapshotSink:
+    def sink(self, pipeline: str) -> SnapshotSink[Any, Any]:
         return self._sink(self.folder, pipeline)
 
     def held(self) -> list[Row]:

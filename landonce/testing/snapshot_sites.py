@@ -33,7 +33,7 @@ class SnapshotSite(ABC):
     """The sink's libraries survive a fork. If they do not (threads of Rust or Java), each case runs in a process of its own."""
 
     @abstractmethod
-    def sink(self, pipeline: str) -> SnapshotSink:
+    def sink(self, pipeline: str) -> SnapshotSink[Any, Any]:
         """The sink, as a pipeline of this name opens it. Always of the same table."""
 
     @abstractmethod
@@ -63,18 +63,18 @@ EXPIRES = overrides(SnapshotSite, "expire", "the site has no way to let the hist
 REPLACES = overrides(SnapshotSite, "replace", "the site has no way to replace the table")
 
 
-def opened(site: SnapshotSite) -> SnapshotSink:
+def opened(site: SnapshotSite) -> SnapshotSink[Any, Any]:
     return site.sink(PIPELINE)
 
 
-def made(site: SnapshotSite) -> SnapshotSink:
+def made(site: SnapshotSite) -> SnapshotSink[Any, Any]:
     """The sink, with its table."""
     sink = opened(site)
     sink.open_table().create(SCHEMA)
     return sink
 
 
-def ledger_of(sink: SnapshotSink, pipeline: str = PIPELINE) -> TableLedger:
+def ledger_of(sink: SnapshotSink[Any, Any], pipeline: str = PIPELINE) -> TableLedger:
     return TableLedger(sink.open_table(), pipeline)
 
 
@@ -83,7 +83,7 @@ def state_of(site: SnapshotSite, pipeline: str = PIPELINE) -> LedgerState | None
     return ledger_of(site.sink(pipeline), pipeline).load()
 
 
-def taken_by(sink: SnapshotSink, owner: str, pipeline: str = PIPELINE) -> tuple[TableLedger, LedgerState]:
+def taken_by(sink: SnapshotSink[Any, Any], owner: str, pipeline: str = PIPELINE) -> tuple[TableLedger, LedgerState]:
     """A driver starts: it takes the table, and binds the pipeline to a topic if nobody did before."""
     ledger = ledger_of(sink, pipeline)
     state = ledger.create(LedgerState(pipeline, f"lineage of {pipeline}"))
@@ -102,7 +102,7 @@ def batch_of(state: LedgerState) -> pa.Table:
     return rows(*range(position(state), position(state) + BATCH_ROWS))
 
 
-def stage(sink: SnapshotSink, state: LedgerState, table: pa.Table, block: int = 0) -> tuple[Any, ...]:
+def stage(sink: SnapshotSink[Any, Any], state: LedgerState, table: pa.Table, block: int = 0) -> tuple[Any, ...]:
     """As a worker does."""
     files, count = sink.stage(table, Origin(state.pipeline, state.epoch, state.batch + 1, block))
     assert count == table.num_rows, f"of {table.num_rows} rows {count} were staged"
@@ -117,7 +117,7 @@ def plan(ledger: TableLedger, state: LedgerState) -> tuple[LedgerState, LedgerSt
     return before, recorded(before, Totals(landed=BATCH_ROWS))
 
 
-def land(sink: SnapshotSink, ledger: TableLedger, state: LedgerState) -> LedgerState:
+def land(sink: SnapshotSink[Any, Any], ledger: TableLedger, state: LedgerState) -> LedgerState:
     """The next batch, from its files to its commit."""
     files = stage(sink, state, batch_of(state))
     before, after = plan(ledger, state)
@@ -125,7 +125,9 @@ def land(sink: SnapshotSink, ledger: TableLedger, state: LedgerState) -> LedgerS
     return after
 
 
-def begun(site: SnapshotSite, batches: int = 0, owner: str = "first") -> tuple[SnapshotSink, TableLedger, LedgerState]:
+def begun(
+    site: SnapshotSite, batches: int = 0, owner: str = "first"
+) -> tuple[SnapshotSink[Any, Any], TableLedger, LedgerState]:
     """The table exists, and a driver has taken it and landed so many batches."""
     sink = made(site)
     ledger, state = taken_by(sink, owner)

@@ -283,7 +283,7 @@ def with_table(kind: type[FolderTable]) -> Callable[[Path], SnapshotSite]:
     return lambda folder: FolderSite(folder, Sink)
 
 
-def with_sink(kind: Callable[[Path, str], SnapshotSink], secret: str = "") -> Callable[[Path], SnapshotSite]:
+def with_sink(kind: Callable[[Path, str], SnapshotSink[Any, Any]], secret: str = "") -> Callable[[Path], SnapshotSite]:
     return lambda folder: FolderSite(folder, kind, secret)
 
 

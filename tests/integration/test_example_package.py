@@ -103,7 +103,7 @@ def test_a_package_is_small(package: str) -> None:
     assert sum(len(each.read_text().splitlines()) for each in modules) <= MOST_LINES[package]
 
 
-@pytest.mark.parametrize("package", ["landonce-duckdb", "landonce-delta"])
+@pytest.mark.parametrize("package", MOST_LINES)
 def test_a_package_needs_no_name_of_landonce_but_those_for_authors(package: str) -> None:
     for module in (EXAMPLES / package).rglob("landonce_*/*.py"):
         imported = re.findall(r"^from (landonce\S*) import|^import (landonce\S*)", module.read_text(), re.MULTILINE)

@@ -91,6 +91,43 @@ def test_the_rule_can_be_broken(here: str, there: str, wrong: bool) -> None:
     assert refused(here, there) is wrong
 
 
+SEAM = (
+    *(f"engine/{name}.py" for name in ("driver", "perform", "task", "pipeline", "committing", "workers", "publish")),
+    *(
+        f"sinks/{name}.py"
+        for name in ("contract", "run", "worker", "deduplicating", "snapshot", "transactional", "claimed")
+    ),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "protocol").glob("*.py") if path.name != "blocks.py"),
+)
+"""What passes between the driver, its machine, the workers and a sink is typed. `blocks.py` reads plans from JSON."""
+
+
+def names_any(source: str) -> bool:
+    """Whether `Any` is imported or named. The linter finds one that is not imported."""
+    nodes = ast.walk(ast.parse(source))
+    return any(
+        "Any" in (getattr(each, "id", ""), getattr(each, "attr", ""), getattr(each, "name", "")) for each in nodes
+    )
+
+
+def test_no_any_at_the_seam() -> None:
+    assert [path for path in SEAM if names_any((ROOT / path).read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("from typing import Any", True),
+        ("files: tuple[typing.Any, ...] = ()", True),
+        ("FileT = TypeVar('FileT', default=Any)", True),
+        ("AnyRecipe = Recipe[Task]", False),
+        ("FileT = TypeVar('FileT', default=object)", False),
+    ],
+)
+def test_an_any_is_found(source: str, named: bool) -> None:
+    assert names_any(source) is named
+
+
 def folder_of(module: str) -> str:
     """The folder of a module below `landonce`; a module without a folder stands for itself. What is below a sink's folder is the sink's."""
     parts = module.split(".")

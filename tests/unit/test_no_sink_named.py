@@ -1,4 +1,4 @@
-"""Nothing outside `sinks/` names a sink: no import of one, no `isinstance` on one. Other code asks by capability."""
+"""Nothing outside `sinks/` names a sink: no import of one, no `isinstance` on one. Other code asks by capability, not for the kind of a sink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALLOWED = ("sinks", "testing", "local", "demo", "__init__.py", "plugin.py")
 
 
 def named(source: str) -> list[str]:
-    """Where a source names a sink: imports of a sink's modules, `isinstance` on a sink, `config.sink.NAME`, `parts.NAME`."""
+    """Where a source names a sink or a kind: imports of a sink's modules, `isinstance` on a sink, `config.sink.NAME`, `parts.NAME`."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[:2] == ["landonce", "sinks"]:
@@ -30,6 +30,8 @@ def named(source: str) -> list[str]:
         elif isinstance(node, ast.Attribute) and node.attr in SINKS:
             owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
             found += [f"{owner}.{node.attr}"] if owner in ("sink", "parts", "_parts") else []
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "Guarantee":
+            found += [f"Guarantee.{node.attr}"]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found += [node.value for sink in SINKS if node.value.startswith(f"landonce.sinks.{sink}")]
     return found
@@ -54,6 +56,7 @@ def test_nothing_outside_names_a_sink() -> None:
         ("if isinstance(parts.sink, ClickHouseSink | SqlSink): ...", 2),
         ("config.sink.iceberg is not None", 1),
         ("parts.clickhouse", 1),
+        ("parts.sink.guarantee is Guarantee.SNAPSHOT", 1),
         ("session.work = 'landonce.sinks.sql.work'", 1),
         ("from landonce.sinks.contract import Sink", 0),
         ("from landonce.sinks import registry", 0),

@@ -112,7 +112,6 @@ def test_a_table_with_its_ledger(name: str, landed: list[bool], tmp_path: Path) 
         state = ledger.load()
         assert state is not None
         assert (state.positions, state.totals) == (POSITIONS, Totals(7, 0, 1))
-        view = table.look([(P, 14), (Q, 4)])
         if state.pending is None:
             assert table.look([(P, 14), (Q, 4)]).ends == ()
             changed(ledger)

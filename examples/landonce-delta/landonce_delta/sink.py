@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
 from landonce.plugin import Origin, SnapshotSink
@@ -14,7 +15,7 @@ from landonce_delta.table import DeltaLog, StagedFile, telling
 
 
 @dataclass(frozen=True)
-class DeltaSink(SnapshotSink[StagedFile]):
+class DeltaSink(SnapshotSink[StagedFile, DeltaTable]):
     """One Delta table. Holds an address, and nothing that is open."""
 
     table: str

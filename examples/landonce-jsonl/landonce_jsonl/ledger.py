@@ -15,8 +15,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 from landonce.errors import ConfigError
-from landonce.ledger.as_text import state_from_text, state_to_text
-from landonce.protocol.ledger import Ledger, LedgerState, Note, check_change, check_order, fenced, key
+from landonce.plugin import (
+    Ledger,
+    LedgerState,
+    Note,
+    check_change,
+    check_order,
+    fenced,
+    key,
+    state_from_text,
+    state_to_text,
+)
 
 
 class FolderLedger(Ledger):

@@ -365,7 +365,6 @@ def import_position(
     Example: `landonce state import clicks.yaml --from-clickhouse-connect --group connect-clicks`
     """
     from landonce.cli.state.decide import import_position as work
-    from landonce.cli.state.decide import state_table
     from landonce.protocol.source import Start
     from landonce.sinks.operations import Before
 
@@ -375,7 +374,8 @@ def import_position(
         nothing,
         control_topic,
         group,
-        state_table=state_table(table, asked=by_state),
+        by_state=by_state,
+        state_table=table,
         offsets_of=offsets_of,
         missing=Start(missing.value) if missing is not None else None,
         landed=doubtful is Landed.LANDED if doubtful is not None else None,

@@ -261,13 +261,6 @@ def _read(target: Operations, ranges: Iterable[Range]) -> int:
     return sum(len(found.offsets) for some in together for found in target.parts.records.read(some))
 
 
-def state_table(name: str | None, *, asked: bool) -> str | None:
-    """The state table of the previous writer; empty: where it is by default; None: there is none."""
-    if name is not None and not asked:
-        raise ConfigError("TABLE goes with --from-clickhouse-connect.", safe=UNCHANGED)
-    return (name or "") if asked else None
-
-
 def import_position(file: Path, before: Before, *, yes: bool) -> None:
     with operating(file) as target:
         _suits(target, "import")

@@ -88,7 +88,7 @@ class ClickHouseOperations(LookingOperations):
             ) from None
 
     def take_over(self, before: Before, owner: str) -> ClickHouseImport:
-        by_state = before.state_table is not None and before.only("state_table", "group", "missing", "landed")
+        by_state = before.by_state and before.only("by_state", "state_table", "group", "missing", "landed")
         if not by_state and (before.offsets_of is None or not before.only("offsets_of", "missing")):
             raise ConfigError(
                 "name the previous writer with --from-clickhouse-connect [TABLE], beside it --group, --missing and --before; or with "

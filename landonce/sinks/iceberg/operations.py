@@ -18,6 +18,7 @@ from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, empty, restate
 from landonce.sinks.iceberg.driver import file_recipe
+from landonce.sinks.iceberg.files import WrittenFile
 from landonce.sinks.iceberg.maintain.run import maintain
 from landonce.sinks.iceberg.marks import last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside
@@ -54,12 +55,12 @@ class IcebergOperations(Operations):
         """A table that is its own ledger follows no rollback while an operator only looks at it."""
         return self.parts.ledger if self._own is None else self._watching()
 
-    def _watching(self) -> TableLedger:
+    def _watching(self) -> TableLedger[WrittenFile]:
         """Of its own: it follows, whatever the file says of rollbacks."""
         return TableLedger(IcebergTable(self.sink.place(self.sink.static[0])), self.sink.pipeline)
 
     @property
-    def _own(self) -> TableLedger | None:
+    def _own(self) -> TableLedger[WrittenFile] | None:
         return self.parts.ledger if isinstance(self.parts.ledger, TableLedger) else None
 
     def load(self, ledger: Ledger | None = None) -> LedgerState | None:
@@ -173,7 +174,7 @@ class IcebergOperations(Operations):
         found = [(each.view, copy, self._last_rows(each, copy.state)) for each, copy in doubted]
         return Choice(state, operate.accept_rows(state, found, owner))
 
-    def _accept_own(self, ledger: TableLedger, owner: str, *, by_rows: bool) -> Choice:
+    def _accept_own(self, ledger: TableLedger[WrittenFile], owner: str, *, by_rows: bool) -> Choice:
         try:
             ledger.load()
         except PositionUncertain:

@@ -20,6 +20,7 @@ from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.commit import IcebergTable, TableBranch
 from landonce.sinks.iceberg.config import Iceberg
+from landonce.sinks.iceberg.files import WrittenFile
 from landonce.sinks.iceberg.marks import look_at
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
@@ -103,7 +104,7 @@ class IcebergSink(Sink):
         one = self.config.one_table
         return super().no_query if one else f"{self} stands for many tables, and a query is delivered to one."
 
-    def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger:
+    def open_query_ledger(self, where: str | Path | None, name: str) -> TableLedger[WrittenFile]:
         del where, name
         return self.own_ledger()
 
@@ -111,7 +112,7 @@ class IcebergSink(Sink):
         """What a Spark session needs to read and write the sink's catalog."""
         return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars(s3=self.spec.in_s3)))}
 
-    def own_ledger(self) -> TableLedger:
+    def own_ledger(self) -> TableLedger[WrittenFile]:
         """The one table as its own ledger."""
         return TableLedger(IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.follow)
 
