@@ -79,11 +79,7 @@ class FolderLedger(Ledger):
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, self._path)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        """Syncs the folder: the rename must be on disk before the change counts."""
-        folder = os.open(self._folder, os.O_RDONLY)
+        folder = os.open(self._folder, os.O_RDONLY)  # the rename must be on disk before the change counts
         try:
             os.fsync(folder)
         finally:

@@ -5,8 +5,7 @@
 
 A push appends and then replaces the index. The next push cuts off whatever a crash left beyond the index's bytes. A
 block that ends at or below the index is already there. Of a block that reaches beyond it (a ledger was lost and cuts
-blocks differently), the push adds only the rest. So pushing a block again, at any later time, changes nothing: it is
-idempotent.
+blocks differently), the push adds only the rest. So pushing a block again, at any later time, changes nothing.
 """
 
 from __future__ import annotations
