@@ -234,11 +234,8 @@ class Kafka(Part):
             raise ValueError("topics: a topic is named twice")
         if self.mirror_group == "":
             raise ValueError("mirror_group: must not be empty; `false` turns it off")
-        if self.convert.fits and not self.format.named.keys() & {"json_", "csv", "tsv"}:
-            raise ValueError(
-                "convert: is for the formats json, csv and tsv. Values of others have types of their own: declare the column"
-                " with the type of the field, and convert it in `transform.select`"
-            )
+        if self.convert.fits and self.format.is_plain:
+            raise ValueError("convert: records of the formats raw and string have no fields to convert")
         for name in sorted(_RESERVED & set(self.options)):
             raise ValueError(f"options: {name} is set by landonce itself, because the guarantee depends on it")
         _remember_options(self.options)

@@ -18,11 +18,10 @@ import pyarrow.types as pt
 from landonce.config.dedup import RECORD_TYPE, Dedup, KeyPart
 from landonce.errors import ConfigError, KeyRuleChanged
 from landonce.protocol.reasons import Code, Reason
-from landonce.read.convert.rules import Rule
 from landonce.read.decoding import Decoding
 from landonce.read.formats import RecordType
 from landonce.read.record_columns import record_fields
-from landonce.read.schema.fields import ANY_RECORD, Path, Place, Schema, by_record_name, folded, is_uuid, spelled
+from landonce.read.schema.fields import ANY_RECORD, Path, Place, Rule, Schema, by_record_name, folded, is_uuid, spelled
 from landonce.sinks.audit import RowRecipe
 
 FORMAT = 1

@@ -16,7 +16,7 @@ of Arrow's JSON reader (see `columns`), and get the table's types only after the
 deletion, the one after any other change. Other formats give the table's types at once, and so do conversions (`convert: fit`).
 Records are read one by one only after an error.
 
-Conversions apply to rows, and to the keys of tombstones where JSON or lines write them: both name the same identity.
+Conversions apply to rows and to the keys of tombstones: both name the same identity.
 """
 
 from __future__ import annotations
@@ -562,8 +562,8 @@ def key_decoder(
         raise ValueError(
             "keys of the formats raw and string have no fields: no tombstone could say which row it deletes"
         )
-    format_ = keys.for_keys() if keys.written is None else fitted(keys.for_keys(), convert)
-    return FormatKeyDecoder(identity, format_.decoder(identity, max_record_bytes=max_record_bytes))
+    decoder = fitted(keys.for_keys(), convert).decoder(identity, max_record_bytes=max_record_bytes)
+    return FormatKeyDecoder(identity, decoder)
 
 
 @dataclass(frozen=True)

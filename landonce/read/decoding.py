@@ -18,7 +18,6 @@ from landonce.config.formats import RecordFormat
 from landonce.read.before import WithBefore
 from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.convert.decode import Conversions, fitted
-from landonce.read.convert.rules import Rule
 from landonce.read.evolution import without_column
 from landonce.read.formats import Decoded, Format, Reject
 from landonce.read.formats.avro.decode import avro_of
@@ -28,7 +27,7 @@ from landonce.read.formats.text.csv import Csv
 from landonce.read.formats.text.plain import Framed, Plain
 from landonce.read.kafka.records import Record
 from landonce.read.record_columns import RECORD_COLUMNS, RecordColumns
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.fields import Rule, Schema
 
 Decode = Callable[[pa.BinaryArray, Sequence[Record]], Decoded]
 """Decodes records for one table."""

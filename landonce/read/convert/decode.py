@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -21,20 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.protocol.reasons import Code, Reason
+from landonce.protocol.reasons import Reason
 from landonce.read.convert.rules import (
     VERSION,
     Column,
-    Rule,
     from_integers,
     from_strings,
     from_written,
     is_convertible,
+    patched,
 )
 from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, RecordTypes
 from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value
 from landonce.read.formats.text.values import from_text
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Rule, Schema, folded, landed, spelled
 
 _ROWS = 32_768
 _SAMPLE = 256
@@ -89,6 +88,8 @@ class Conversions:
 
 
 STRICT = Conversions()
+Leaves = Mapping[str, tuple[pa.DataType, Rule]]
+"""The places that are converted, by path."""
 
 
 def _leads_to(name: str, path: str) -> bool:
@@ -118,6 +119,21 @@ def _containers(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataTyp
         yield from _containers(type_.item_type if pt.is_map(type_) else type_.value_type, f"{path}[]")
 
 
+def _ruled(limits: Field, type_: pa.DataType, path: str, leaves: Leaves) -> Field:
+    """The same limits, with the rule of every place."""
+    if pt.is_list(type_):
+        return _ruled(limits, type_.value_type, f"{path}[]", leaves)
+    if pt.is_map(type_):
+        value = _ruled(replace(limits.inside(VALUE), name=VALUE), type_.item_type, f"{path}[]", leaves)
+        return replace(limits, inner=(replace(limits.inside(KEY), name=KEY), value))
+    if pt.is_struct(type_):
+        parts = [(replace(limits.inside(each.name), name=each.name), each) for each in type_]
+        return replace(
+            limits, inner=tuple(_ruled(part, each.type, f"{path}.{each.name}", leaves) for part, each in parts)
+        )
+    return replace(limits, rule=leaves[path][1], scale=None) if path in leaves else limits
+
+
 def fitted(format_: Format, conversions: Conversions) -> Format:
     """The format with these conversions, if there are any."""
     return Fitted(format_, conversions) if conversions else format_
@@ -141,7 +157,8 @@ class Fitted(Format):
         if not leaves:
             return self.inner.decoder(schema, max_record_bytes=max_record_bytes)
         if self.inner.written is None:
-            return TypedFitDecoder(self.inner, schema, leaves, max_record_bytes)
+            fields = tuple(_ruled(each, each.type, each.name, leaves) for each in schema.fields)
+            return self.inner.decoder(replace(schema, fields=fields), max_record_bytes=max_record_bytes)
         return FitDecoder(self.inner, schema, leaves, max_record_bytes)
 
     def decisive(self) -> tuple[object, ...]:
@@ -163,7 +180,6 @@ class Wire(Enum):
     INTEGER = "an integer"
     WRITTEN = "JSON text"
     LINE = "the text of a line"
-    EMPTY = "its own type, and what is empty is null"
 
 
 class Kind(Enum):
@@ -179,8 +195,6 @@ class Kind(Enum):
 
 
 Wires = Mapping[str, Wire]
-Leaves = Mapping[str, tuple[pa.DataType, Rule]]
-"""The places that are converted, by path."""
 _KINDS = list(Kind)
 _LOOKS = {
     Kind.EMPTY: '""',
@@ -204,7 +218,7 @@ class FitDecoder:
         self._sampled = False
         self._grouping = True
         self._decoders: dict[tuple[Wire, ...], Decoder] = {}
-        self._exact: Wires = self._exactly()
+        self._exact: Wires = dict.fromkeys(leaves, Wire.WRITTEN if format_.written == JSON else Wire.LINE)
         self._decoder(self._exact)  # raises what can be refused now
         self._words = {
             f"field {path!r} should be {spelled(_loose(type_, path, self._leaves, self._exact))} ": (
@@ -213,9 +227,6 @@ class FitDecoder:
             for field in schema.fields
             for path, type_ in _containers(field.type, field.name)
         }
-
-    def _exactly(self) -> Wires:
-        return dict.fromkeys(self._leaves, Wire.WRITTEN if self._format.written == JSON else Wire.LINE)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         found = Collected(self._schema.arrow)
@@ -377,7 +388,7 @@ class FitDecoder:
             good = np.ones(len(array), np.bool_)
             good[list(found_values.problems)] = False
             self._seen[path] |= set(kinds(array.filter(pa.array(good)), type_, rule))
-        return found_values.values, _faults(found_values)
+        return found_values.values, found_values.faults()
 
     def _wire(self, path: str, seen: set[Kind]) -> Wire:
         """The first that takes these kinds of values at this place."""
@@ -388,72 +399,6 @@ class FitDecoder:
         if pt.is_temporal(type_) or pt.is_boolean(type_) or pt.is_string(type_):
             takes[Wire.INTEGER] = {Kind.INTEGER}
         return next((wire for wire, taken in takes.items() if seen <= taken), Wire.WRITTEN)
-
-
-class TypedFitDecoder(FitDecoder):
-    """Of a format whose schemas say the types of values. Only `epoch` and `empty` decide anything then: an integer of a schema is a time, an
-    empty text or bytes are null. A writer may have a schema of its own in which the field is a time: what is no integer is read as it is."""
-
-    def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
-        if not all(rule.epoch is not None or rule.empty_is_null for _, rule in leaves.values()):
-            raise ValueError(
-                "`convert: fit` is for JSON, CSV and TSV: records of other formats have the types of their schema, and only the "
-                "options `epoch` and `empty` convert them"
-            )
-        super().__init__(format_, schema, leaves, max_record_bytes)
-
-    def _exactly(self) -> Wires:
-        """The last way in which a record is read: the others come first. A format that knows its one schema refuses ways that never fit."""
-        own, counting = dict[str, Wire](), dict[str, Wire]()
-        for path, (type_, rule) in self._leaves.items():
-            takes_empty = rule.empty_is_null and (pt.is_string(type_) or pt.is_binary(type_))
-            own[path] = Wire.EMPTY if takes_empty else Wire.OWN
-            asks = rule.epoch is not None and pt.is_temporal(type_) and not self._format.counts
-            counting[path] = Wire.INTEGER if asks else own[path]
-        self._ways = list[Wires]()
-        for wires in (counting, own) if counting != own else (own,):
-            with suppress(TypeError, ValueError):
-                self._decoder(wires)
-                self._ways.append(wires)
-        return self._ways[-1] if self._ways else own
-
-    def decode(self, values: pa.BinaryArray) -> Decoded:
-        found = Collected(self._schema.arrow)
-        left = np.arange(len(values), dtype=np.int64)
-        why: dict[int, Reason] = {}
-        for wires in self._ways if len(left) else ():
-            refused, unfit = self._tried(found, left, values, wires)
-            self._reject(found, left, unfit)
-            for at, reason in refused.items():
-                _note_better(why, int(left[at]), reason)
-            left = left[sorted(refused)]
-            if not len(left):
-                break
-        self._reject(found, left, {at: why[int(row)] for at, row in enumerate(left)})
-        return found.result()
-
-    def _asked(self, field: Field, wires: Wires) -> Field:
-        asked = super()._asked(field, wires)
-        return self._counting(asked, field.type, field.name) if self._format.counts else asked
-
-    def _counting(self, limits: Field, type_: pa.DataType, path: str) -> Field:
-        """The same limits, with the `epoch` of every place."""
-        if pt.is_list(type_):
-            return self._counting(limits, type_.value_type, f"{path}[]")
-        if pt.is_map(type_):
-            value = self._counting(replace(limits.inside(VALUE), name=VALUE), type_.item_type, f"{path}[]")
-            return replace(limits, inner=(replace(limits.inside(KEY), name=KEY), value))
-        if pt.is_struct(type_):
-            parts = [(replace(limits.inside(each.name), name=each.name), each) for each in type_]
-            inner = [self._counting(part, each.type, f"{path}.{each.name}") for part, each in parts]
-            return replace(limits, inner=tuple(inner))
-        return replace(limits, epoch=self._leaves[path][1].epoch) if path in self._leaves else limits
-
-
-def _note_better(why: dict[int, Reason], row: int, reason: Reason) -> None:
-    """That a schema does not suit a way says less than what is wrong with the record in a way that its schema suits."""
-    if row not in why or why[row].code == Code.SCHEMA_MISMATCH:
-        why[row] = reason
 
 
 def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: Wires) -> pa.DataType:
@@ -488,8 +433,6 @@ def _values(array: pa.Array, type_: pa.DataType, rule: Rule, wire: Wire) -> Colu
         return from_strings(array, type_, rule)
     if wire is Wire.INTEGER:
         return from_integers(array, type_, rule)
-    if wire is Wire.EMPTY:
-        return Column(pc.if_else(pc.equal(pc.binary_length(array), 0), pa.scalar(None, array.type), array), {})
     return from_line(array, type_, rule) if wire is Wire.LINE else Column(array, {})
 
 
@@ -501,24 +444,7 @@ def from_line(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
     if not faults:
         return Column(values, {})
     left = np.flatnonzero(np.logical_or.reduce([each.rows for each in faults]))
-    more = from_strings(text.take(pa.array(left)), type_, rule)
-    places = np.arange(len(text))
-    places[left] = np.arange(len(text), len(text) + len(left))
-    both = pa.concat_arrays([values, more.values]).take(pa.array(places))
-    return Column(both, {int(left[at]): why for at, why in more.problems.items()})
-
-
-def _faults(column: Column) -> list[Fault]:
-    """One fault per problem."""
-    rows: dict[Reason, list[int]] = {}
-    for row, problem in column.problems.items():
-        rows.setdefault(problem, []).append(row)
-    faults = []
-    for problem, mine in rows.items():
-        mask = np.zeros(len(column.values), np.bool_)
-        mask[mine] = True
-        faults.append(Fault(mask, problem))
-    return faults
+    return patched(values, left, from_strings(text.take(pa.array(left)), type_, rule))
 
 
 def kinds(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Iterator[Kind]:

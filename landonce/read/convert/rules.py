@@ -27,6 +27,7 @@ from landonce.read.formats.json.columns import (
     UNIT_DIGITS,
     VANISHES,
     ZERO,
+    Fault,
     cast_or_null,
     from_text,
     from_ticks,
@@ -36,19 +37,10 @@ from landonce.read.formats.json.columns import (
     unfitting,
 )
 from landonce.read.formats.json.explain import is_exact, vanishes
-from landonce.read.schema.fields import JSON, Unit, spelled
+from landonce.read.schema.fields import JSON, Rule, Unit, spelled
 
-VERSION = 2
+VERSION = 3
 """Increased whenever a rule changes: it is part of the fingerprint of every plan with `fit`."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How the values of a field are converted."""
-
-    epoch: Unit | None = None
-    """What a number for a time counts since 1970, or since midnight."""
-    empty_is_null: bool = False
 
 
 @dataclass
@@ -57,6 +49,21 @@ class Column:
 
     values: pa.Array
     problems: dict[int, Reason]
+
+    def faults(self) -> list[Fault]:
+        """One fault per problem."""
+        rows = {why: np.zeros(len(self.values), np.bool_) for why in self.problems.values()}
+        for row, why in self.problems.items():
+            rows[why][row] = True
+        return [Fault(mask, why) for why, mask in rows.items()]
+
+
+def patched(values: pa.Array, left: Indexes, more: Column) -> Column:
+    """The values, with others in the rows that are left."""
+    places = np.arange(len(values))
+    places[left] = np.arange(len(values), len(values) + len(left))
+    both = pa.concat_arrays([values, more.values]).take(pa.array(places))
+    return Column(both, {int(left[at]): why for at, why in more.problems.items()})
 
 
 _SECONDS_FROM, _SECONDS_TO = 315_532_800, 16_725_225_600

@@ -162,11 +162,6 @@ class Format(ABC):
         """Whether its schemas say which fields may be null."""
         return False
 
-    @property
-    def counts(self) -> bool:
-        """Whether its decoders make times of integers by the `epoch` of fields, and know which integers have a unit of their own."""
-        return False
-
     def examples(self, values: pa.BinaryArray) -> list[bytes]:
         """Some of these values, one of each schema, for `fields`."""
         return [each for each in values.slice(0, 1).to_pylist() if each is not None]

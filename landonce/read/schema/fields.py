@@ -27,6 +27,15 @@ Path = tuple[str, ...]
 Names = tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Rule:
+    """How the values of a field are converted."""
+
+    epoch: Unit | None = None
+    """What a number for a time counts since 1970, or since midnight."""
+    empty_is_null: bool = False
+
+
 class Judge(ABC):
     """Says which texts a target cannot hold. Equal judges are interchangeable."""
 
@@ -69,7 +78,7 @@ class Field:
     ``without_nul`` means that a string must not contain a zero byte; ``finite`` means no infinity and no NaN: JSON has
     neither, but an expression may return them; ``bits`` are the significant bits of a float, if they are fewer than
     those of ``type``; ``items`` is the exact number of items of a list; ``judge`` decides about strings where no other
-    limit can; ``epoch`` is the unit of integers for a time, for a format whose schemas may say another one (`Format.counts`).
+    limit can; ``rule`` converts values, for a format whose schemas say their types; JSON text may then hold a number of any size.
     ``called`` names the target's type in reasons.
 
     ``aliases`` are the names of the field in records. Without aliases it is ``name``; with aliases, ``name`` counts
@@ -95,7 +104,7 @@ class Field:
     items: int | None = None
     called: str = ""
     judge: Judge | None = None
-    epoch: Unit | None = None
+    rule: Rule | None = None
     inner: tuple[Field, ...] = ()
     """Limits of the parts of a struct, or of the key and value of a map, in the field itself or in its lists, by name:
     of all parts or of none."""

@@ -111,10 +111,6 @@ class Avro(Format):
     def marks_nulls(self) -> bool:
         return True
 
-    @property
-    def counts(self) -> bool:
-        return True
-
     def examples(self, values: pa.BinaryArray) -> list[bytes]:
         groups = by_schema(self.framing, *Body.of(values.cast(pa.binary())))[1]
         return [values[int(members[0])].as_py() or b"" for _, members in groups if len(members)]

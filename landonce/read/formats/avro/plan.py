@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason
-from landonce.read.convert.rules import Rule, from_integers
+from landonce.read.convert.typed import converted, takes
 from landonce.read.formats.avro import values
 from landonce.read.formats.avro.cursor import (
     NO_SYMBOL,
@@ -49,7 +49,7 @@ from landonce.read.formats.avro.schema import (
 )
 from landonce.read.formats.avro.suggest import type_of
 from landonce.read.formats.json.columns import KEY_TWICE, NULL_INSIDE, is_textual, mask_of, settle_keys, unfitting
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Place, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Place, Rule, Schema, folded, landed, spelled
 
 _NULL = Primitive("null")
 
@@ -96,6 +96,8 @@ def _plan(writer: Node, reader: Node, to: _Target) -> Plan:
         return _Branches(tuple(_branch(each, reader, to) for each in writer.branches), to)
     if isinstance(reader, Union):
         return _into_union(writer, reader, to)
+    if to.field.rule is not None and pt.is_string(to.type) and isinstance(reader, Record | Array | Map):
+        return _json(writer, reader, to)
     if isinstance(writer, Primitive) and writer == reader == _NULL:
         return _Nulls(to.type)
     if isinstance(writer, Record) and isinstance(reader, Record) and _named_alike(writer, reader):
@@ -208,15 +210,15 @@ def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> Plan:
     promoted = values.promotion(writer, reader)
     if promoted is None:
         raise _unresolved(writer, reader, to)
-    made = values.conversion(values.meaning(reader), to.field, to.type)
+    own, rule = values.meaning(reader), to.field.rule
+    made = values.conversion(own, to.field, to.type)
+    if rule is not None and (made is not None or takes(own, to.type, rule)):
+        return _Fitted(writer, promoted, made, rule, to)
     if made is None and isinstance(writer, Primitive) and isinstance(reader, Primitive) and _is_loose(reader):
         return _leaf(Primitive(writer.kind), Primitive(reader.kind), to)
     if made is None and isinstance(reader, Fixed):  # the bytes themselves
         plain = replace(reader, logical=None)
         made, writer, promoted = values.conversion(values.meaning(plain), to.field, to.type), plain, values.same
-    counted = pt.is_integer(values.meaning(reader)) and pt.is_temporal(to.type)
-    if made is None and counted and to.field.epoch is not None:
-        return _Counted(writer, promoted, Rule(to.field.epoch), to)
     if made is None:
         raise _unfit(reader, to)
     return _Leaf(writer, promoted, made, to)
@@ -259,22 +261,21 @@ class _Leaf:
 
 
 @dataclass(frozen=True)
-class _Counted:
-    """Integers without a unit of their own as times, by the field's `epoch`."""
+class _Fitted:
+    """Like `_Leaf`, by the field's rule."""
 
     node: values.Leaf
     promoted: values.Convert
+    strictly: values.Convert | None
     rule: Rule
     to: _Target
 
     def read(self, cursor: Cursor) -> pa.Array:
         to = self.to
         found = self.promoted(values.read(self.node, cursor, to.where))
-        made = from_integers(found.cast(pa.int64()), to.type, self.rule)
-        for problem in set(made.problems.values()):
-            rows = np.zeros(len(found), np.bool_)
-            rows[[at for at, why in made.problems.items() if why == problem]] = True
-            cursor.fail(rows, to.where, problem)
+        made = converted(found, to.type, self.rule, self.strictly)
+        for each in made.faults():
+            cursor.fail(each.rows, to.where, each.problem)
         values.limits(made.values, to.type, to.field, cursor, to.where)
         return made.values
 

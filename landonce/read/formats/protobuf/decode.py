@@ -37,7 +37,7 @@ from landonce.read.formats.protobuf.source import (
 from landonce.read.formats.protobuf.wire import RECORDS, ROOT, Wire, file_of, full_name, is_message, varint
 from landonce.read.schema.fields import Schema
 
-VERSION = 2
+VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 _TOGETHER = 500  # how many records are checked at once: few enough to stay in the processor's cache
 _WAYS = 8

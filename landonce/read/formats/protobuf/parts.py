@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason, missing, of_field
+from landonce.read.convert.typed import Strictly, converted
 from landonce.read.formats.avro.json_text import json_texts
 from landonce.read.formats.json.columns import (
     UNIT_DIGITS,
@@ -31,6 +32,7 @@ from landonce.read.formats.json.columns import (
     mask_of,
     not_valid,
     settle_value,
+    unfit_value,
     unfitting,
 )
 from landonce.read.formats.protobuf.source import Descriptor, message_class
@@ -83,17 +85,24 @@ class Scalar(Part):
     """Whether the bytes are a string."""
     written: bool = False
     """Whether a number or boolean is written as text: the key of a map."""
+    by_rule: bool = False
+    """Whether only the field's rule makes anything of its values."""
 
     def settle(self, array: pa.Array) -> Settled:
         array = _filled(array, self.zero)
         if self.written:
             return _converted(array.cast(pa.string()), self.field)
         if not self.utf8:
-            return _converted(array, self.field) if self.field.type != JSON else _scalar_json(array, self.field)
+            return self._settled(array)
         text = cast_or_null(array, pa.string())
         fine = mask_of(pc.or_(text.is_valid(), array.is_null()))
-        settled, faults = _converted(text, self.field) if self.field.type != JSON else _scalar_json(text, self.field)
+        settled, faults = self._settled(text)
         return settled, _unless(fine, _wrong(self.field, "is not valid UTF-8", Code.NOT_UTF8)) + faults
+
+    def _settled(self, array: pa.Array) -> Settled:
+        if self.field.type == JSON:
+            return _scalar_json(array, self.field)
+        return _by_rule(array, self.field, None) if self.by_rule else _converted(array, self.field)
 
 
 @dataclass(frozen=True)
@@ -186,22 +195,26 @@ class Timestamp(Part):
     always: bool = False
 
     def settle(self, array: pa.Array) -> Settled:
+        """By a rule, a DATE too, of a time in microseconds."""
+        type_ = self.field.type if pt.is_timestamp(self.field.type) else pa.timestamp("us", "UTC")
         present, seconds, nanos = _seconds(array, self.always)
         valid = (seconds >= _FIRST_SECOND) & (seconds <= _LAST_SECOND) & (nanos >= 0) & (nanos < _BILLION)
-        digits = UNIT_DIGITS[self.field.type.unit]
+        digits = UNIT_DIGITS[type_.unit]
         step = 10 ** (9 - digits)
         bound = (2**63 - 1) // 10**digits - 1
         even, near = nanos % step == 0, np.abs(seconds) <= bound
         good = present & valid & even & near
         ticks = np.where(good, seconds, 0) * 10**digits + np.where(good, nanos, 0) // step
-        settled = pa.array(ticks, pa.int64(), mask=~good).cast(self.field.type)
-        wanted = f"{spelled(self.field.type)} with {digits} digits after the second"
+        settled = pa.array(ticks, pa.int64(), mask=~good).cast(type_)
+        wanted = f"{spelled(type_)} with {digits} digits after the second"
         absent = ~present
         faults = _unless(valid | absent, of_field(self.field.name, not_valid("Timestamp")))
         finer, outside = f"is finer than {wanted}", f"is outside the range of {wanted}"
         faults += _unless(even | absent | ~valid, _wrong(self.field, finer, Code.INEXACT))
         faults += _unless(near | absent | ~valid, _wrong(self.field, outside, Code.OUT_OF_RANGE))
-        fitted, of_fit = _converted(settled, self.field)
+        fitted, of_fit = (
+            _converted(settled, self.field) if type_ == self.field.type else _by_rule(settled, self.field, None)
+        )
         return fitted, faults + of_fit
 
 
@@ -386,6 +399,25 @@ def _dumped(plain: Any) -> str:
 
 
 def _converted(array: pa.Array, field: Field) -> Settled:
+    """Values as the field's type: without loss, or by its rule."""
+    return _strictly(array, field) if field.rule is None else _by_rule(array, field, partial(_or_null, field.type))
+
+
+def _by_rule(array: pa.Array, field: Field, strictly: Strictly | None) -> Settled:
+    assert field.rule is not None
+    made = converted(array, field.type, field.rule, strictly)
+    faults = made.faults() + unfit_value(made.values, field.type, field)
+    return made.values, [Fault(each.rows, each.reason(field.name)) for each in faults]
+
+
+def _or_null(type_: pa.DataType, array: pa.Array) -> pa.Array:
+    values, faults = _strictly(array, Field("", type_))
+    if not faults:
+        return values
+    return values.take(pa.array(np.arange(len(values)), mask=np.logical_or.reduce([each.rows for each in faults])))
+
+
+def _strictly(array: pa.Array, field: Field) -> Settled:
     """Values as the field's type without loss."""
     type_ = field.type
     if pt.is_string(array.type) and pt.is_decimal(type_):

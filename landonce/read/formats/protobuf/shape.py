@@ -12,8 +12,9 @@
 | Duration | decimal, in seconds |
 | wrappers | what their value becomes |
 | other messages | struct of the fields with the same names |
-| any message, repeated field or map | JSON, or its text as a string; there Timestamp, Duration and FieldMask are without quotes |
+| any message, repeated field or map | JSON, or its text as a string; there Timestamp, Duration, FieldMask and StringValue are without quotes |
 | any of the above | JSON; integers as numbers, enums as their names, bytes as base64 |
+| single values | by the field's rule (`convert`), what that makes of them |
 | repeated | list; a tuple of parts without names, if it has as many elements |
 | map | map; keys that are no strings become strings if the map has such keys |
 
@@ -29,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from landonce.read.convert.typed import takes
 from landonce.read.formats.protobuf.parts import (
     ZEROS,
     Absent,
@@ -178,13 +180,15 @@ class _Building:
                 return Enum(wire, leaf, zero, tuple(sorted(names.items())), field.enum_type.full_name)
         elif can_become(field.type, leaf):
             return Scalar(wire, leaf, zero, utf8=field.type == STRING)
+        elif leaf.rule is not None and takes(_own(field.type), type_, leaf.rule):
+            return Scalar(wire, leaf, zero, utf8=field.type == STRING, by_rule=True)
         return self.misfit(field, type_, path)
 
     def message(self, field: Any, place: Place, limits: Field, path: str) -> Part:
         type_, descriptor = place.type, field.message_type
         name = descriptor.full_name
         wire = _wire(field, path)
-        whole = type_ == JSON and limits.bounds is not None and name in WRAPPERS
+        whole = name in WRAPPERS and self.is_value(descriptor.fields_by_name["value"].type, type_, limits)
         if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE and not whole:
             bare = name in _BARE_TEXT and type_ != JSON
             return JsonText(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
@@ -195,11 +199,18 @@ class _Building:
         if name in WRAPPERS:
             value = self.single(descriptor.fields_by_name["value"], place, limits, path)
             return Wrapper(replace(wire, inside=(value.wire,)), value)
-        if name == TIMESTAMP and pt.is_timestamp(type_):
+        if name == TIMESTAMP and (pt.is_timestamp(type_) or (pt.is_date32(type_) and limits.rule is not None)):
             return Timestamp(replace(wire, inside=_SECONDS), _leaf(limits, path, type_))
         if name == DURATION and pt.is_decimal(type_):
             return Duration(replace(wire, inside=_SECONDS), _leaf(limits, path, type_))
         return self.misfit(field, type_, path)
+
+    @staticmethod
+    def is_value(kind: int, type_: pa.DataType, limits: Field) -> bool:
+        """Whether a wrapper around this type of values becomes its value where the column takes any message as JSON."""
+        if type_ == JSON:
+            return limits.bounds is not None
+        return kind == STRING or (limits.rule is not None and takes(_own(kind), type_, limits.rule))
 
     def misfit(self, field: Any, type_: pa.DataType, path: str) -> Part:
         self.misfits.append(Misfit(path, f"is {kind_of(field)}, which cannot become {spelled(type_)}"))
@@ -258,6 +269,13 @@ def can_become(kind: int, leaf: Field) -> bool:
         temporal = pt.is_timestamp(type_) or pt.is_date32(type_) or pt.is_time64(type_)
         return bool(pt.is_string(type_) or pt.is_decimal(type_) or temporal or is_uuid(type_))
     return bool(pt.is_binary(type_) or pt.is_fixed_size_binary(type_) or is_uuid(type_))
+
+
+def _own(kind: int) -> pa.DataType:
+    """The type that values have themselves, for rules, which do not ask for its width."""
+    if kind in _INTEGERS or kind in _FLOATS:
+        return pa.int64() if kind in _INTEGERS else pa.float64()
+    return {_BOOL: pa.bool_(), STRING: pa.string()}.get(kind, pa.binary())
 
 
 def _leaf(limits: Field, path: str, type_: pa.DataType) -> Field:
