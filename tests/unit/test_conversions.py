@@ -183,6 +183,30 @@ def test_a_reason_names_the_place_and_the_neighbours_land(record: str, reason: s
         assert found.table.column("l").to_pylist() == [[7]] * (often + 1)
 
 
+def test_a_number_that_no_double_holds_is_text_only_where_a_rule_says_so() -> None:
+    schema = "t STRING, l ARRAY<STRING>, s STRUCT<t: STRING, j: JSON>, j JSON, n BIGINT, x DOUBLE, y DOUBLE"
+    convert = {"fields": {"t": "fit", "l": "fit", "s.t": "fit", "n": "fit", "x": "fit"}}
+    long = "9" * 400
+    row = {"t": "1e400", "l": ["-1E+0400", long, "1"], "s": {"t": f"{long}.5", "j": "7"}, "j": "[1]", "n": 2, "x": 2.0}
+    good = f'{{"t": 1e400 ,"l":[-1E+0400, {long},1],"s":{{"t":{long}.5,"j":7}},"j":[1],"n":"2","x":"2","y":9007199254740992}}'
+    bad = {
+        '{"n":1e400}': "field 'n' is out of the range of BIGINT",
+        '{"x":1e400}': "field 'x' is not a finite number of its type",
+        '{"y":1e400}': "holds a number beyond the range of a double",
+        '{"z":1e400}': "holds a number beyond the range of a double",
+        '{"j":1e400}': "holds a number beyond the range of a double",
+        '{"t":{"x":1e400}}': "holds a number beyond the range of a double",
+        '{"s":{"j":1e400}}': "field 's.j' holds a number beyond the range of a double",
+    }
+    malformed = ['{"t":1e400x}', '{"t":01e400}', '{"t":1.e400}', '{"t":1e400,}', '{"t":--1e400}', '{"t":1e400e400}']
+    for often in (1, 20):
+        decode_ = decoder(schema, convert)
+        found = outcomes(decode(decode_, *[good] * often, *bad, *malformed, good))
+        assert found[0] == found[-1] == {**row, "y": 9007199254740992.0}
+        assert found[often : often + len(bad)] == list(bad.values())
+        assert all(isinstance(each, str) for each in found[often + len(bad) : -1])
+
+
 def test_only_the_named_fields_are_converted() -> None:
     convert = {"fields": {"a": "fit", "s": "fit", "s.y": "strict", "l[].z": {"empty": None}}}
     decode_ = decoder("a INT, b INT, s STRUCT<x: INT, y: INT>, l ARRAY<STRUCT<z: INT>>", convert)
@@ -464,7 +488,7 @@ def test_the_file_says_it_for_all_or_for_some(tmp_path: Path) -> None:
         ("json", "{fields: {a: {mode: strict, epoch: s}}}", "", "strict has no options"),
         ("json", "{field: {a: fit}}", "", "did you mean 'fields'"),
         ("json", "{fields: {a: {epok: s}}}", "", "unknown key"),
-        ("raw", "fit", "", "convert: is for the formats json, csv and tsv"),
+        ("raw", "fit", "", "convert: records of the formats raw and string have no fields to convert"),
     ],
 )
 def test_mistakes_in_the_file_are_named(format_: str, convert: str, more: str, said: str, tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from landonce.read.convert.rules import (
     patched,
 )
 from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, RecordTypes
-from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value
+from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value, unless
+from landonce.read.formats.json.explain import BEYOND_DOUBLE
 from landonce.read.formats.text.values import from_text
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Rule, Schema, folded, landed, spelled
 
@@ -331,7 +332,7 @@ class FitDecoder:
             strict = not any(path in wires for path, _ in _places(field.type, field.name))
             return field if strict else replace(field, scale=None)
         type_ = _loose(field.type, field.name, self._leaves, wires)
-        return Field(field.name, type_, aliases=field.aliases, inner_aliases=field.inner_aliases)
+        return Field(field.name, type_, aliases=field.aliases, inner_aliases=field.inner_aliases, rule=Rule())
 
     @staticmethod
     def _is_own(field: Field, wires: Wires) -> bool:
@@ -381,7 +382,7 @@ class FitDecoder:
                 return pa.MapArray.from_arrays(array.offsets, array.keys, column, type=landed(type_), mask=mask), faults
             return pa.ListArray.from_arrays(array.offsets, column, type=landed(type_), mask=mask), faults
         if path not in self._leaves:
-            return settle_value(array, pa.string(), field)[0] if type_ == JSON else array, []
+            return _strict_json(array, field) if type_ == JSON else (array, [])
         _, rule = self._leaves[path]
         found_values = _values(array, type_, rule, wires[path])
         if learn:
@@ -412,6 +413,13 @@ def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: W
         return pa.map_(type_.key_type, _loose(type_.item_type, f"{path}[]", leaves, wires))
     asked = {Wire.STRING: pa.string(), Wire.LINE: pa.string(), Wire.INTEGER: pa.int64(), Wire.WRITTEN: JSON}
     return asked.get(wires[path], type_) if path in leaves else type_
+
+
+def _strict_json(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
+    """JSON text beside values that are converted: no rule allows it to be a number that no double holds."""
+    number = pc.match_substring_regex(text, pattern=r"\A-?[0-9]")
+    large = pc.is_inf(pc.if_else(number, text, pa.scalar(None, pa.string())).cast(pa.float64()))
+    return settle_value(text, pa.string(), field)[0], unless(pc.invert(large), BEYOND_DOUBLE)
 
 
 def _own_kinds(type_: pa.DataType) -> set[Kind]:

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -35,7 +35,7 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 _LONE_SURROGATE = Reason("holds an escaped surrogate without its other half", Code.NOT_UTF8)
-_BEYOND_DOUBLE = Reason("holds a number beyond the range of a double", Code.OUT_OF_RANGE)
+BEYOND_DOUBLE = Reason("holds a number beyond the range of a double", Code.OUT_OF_RANGE)
 _TOO_DEEP = Reason("nested too deeply", Code.TOO_LARGE)
 
 
@@ -99,7 +99,7 @@ def explain(text: str, schema: Schema) -> Finding:
         # Arrow accepts NaN, Inf and Infinity in fields that it skips, some in spellings that Python does not know.
         return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
     except _BeyondDouble:
-        return Finding(_BEYOND_DOUBLE)
+        return Finding(BEYOND_DOUBLE)
     except RecursionError:
         return Finding(_TOO_DEEP)
     members = {name: members[-1][1] for name, members in level.sort(value).items()}
@@ -118,12 +118,10 @@ def rounded(text: str, schema: Schema) -> Reason | None:
     Arrow accepts some texts that are not JSON. The standard library cannot read them, so they are refused.
     """
     try:
-        problems = _members(_READER.decode(text), _level(schema), "", {})
+        problems = _members(_reader(_Fraction).decode(text), _level(schema), "", {})
         return next((each.reason for each in problems if each.rounds), None)
     except json.JSONDecodeError as error:
         return _syntax(error)
-    except _BeyondDouble:
-        return _BEYOND_DOUBLE
     except RecursionError:
         return _TOO_DEEP
 
@@ -134,10 +132,14 @@ def _fraction(literal: str) -> _Fraction:
     return _Fraction(literal)
 
 
-# Literals stay text: Python limits the digits of an integer, and a float would not show what was written.
-_READER = json.JSONDecoder(
-    object_pairs_hook=_Object, parse_int=_Integer, parse_float=_fraction, parse_constant=_NotFinite
-)
+def _reader(fraction: Callable[[str], _Fraction]) -> json.JSONDecoder:
+    """Literals stay text: Python limits the digits of an integer, and a float would not show what was written."""
+    return json.JSONDecoder(
+        object_pairs_hook=_Object, parse_int=_Integer, parse_float=fraction, parse_constant=_NotFinite
+    )
+
+
+_READER = _reader(_fraction)
 
 
 def _has_lone_surrogate(value: Any) -> bool:

@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.read.formats import Indexes
-from landonce.read.formats.json.columns import ENTRIES, NUMBER, cast_or_null
+from landonce.read.formats.json.columns import ENTRIES, NUMBER, cast_or_null, mask_of
 from landonce.read.schema.fields import JSON, KEY, VALUE, Place, Schema, by_record_name, folded
 
 Bytes = npt.NDArray[np.uint8]
@@ -322,6 +322,11 @@ _NOBODY = b"\\u0000landonce"
 """A JSON name that no column has."""
 
 
+_NUMBER = r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
+_LARGE, _LONG = r"[eE]\+?[0-9]{3,}\z", 300
+"""The exponent, or the length, of a number that a double may not hold."""
+
+
 class Rewritten(NamedTuple):
     """Records for Arrow, and the JSON texts whose numbers they hold."""
 
@@ -335,6 +340,7 @@ class Rewriter:
     def __init__(self, schema: Schema) -> None:
         self._places = schema.places()
         self._fold = schema.fold_case
+        self._ruled = {each.name for each in schema.fields if each.rule is not None}
 
     @staticmethod
     def needed(schema: Schema) -> bool:
@@ -375,6 +381,8 @@ class Rewriter:
             mine = codes == code
             edits.add(starts[mine], ends[mine], text)
         for number, place in enumerate(places):
+            if places is self._places:
+                edits.any_size = place.name in self._ruled
             if self._matters(place):
                 self._value(structure, colons[meant[codes] == number], objects.depth, place, edits)
 
@@ -455,6 +463,8 @@ class _Edits:
         self._texts: list[pa.BinaryArray] = []
         """For each group of ranges: one text for all of them, or one for each."""
         self._numbered: list[pa.BinaryArray] = []
+        self.any_size = False
+        """Whether a numbered text may be a number that no double holds."""
 
     def add(self, starts: Ints, ends: Ints, text: bytes) -> None:
         """Replaces all of these ranges by one text."""
@@ -472,7 +482,13 @@ class _Edits:
         opening, nobody = b'{"%b":' % NUMBER.encode(), b',"%b":' % _NOBODY
         self._add(starts, starts, pc.binary_join_element_wise(opening, numbers, nobody, b""))
         self.add(ends, ends, b"}")
-        self._numbered.append(structure.slices(starts, ends))
+        texts = structure.slices(starts, ends)
+        self._numbered.append(texts)
+        if self.any_size:  # Arrow refuses a number that is too large, wherever it is
+            large = pc.or_(pc.greater(pc.binary_length(texts), _LONG), pc.match_substring_regex(texts, pattern=_LARGE))
+            at = np.flatnonzero(mask_of(large))
+            at = at[mask_of(pc.match_substring_regex(texts.take(pa.array(at)), pattern=_NUMBER))]
+            self.add(starts[at], ends[at], b"0")
 
     def texts(self) -> pa.StringArray:
         """Every numbered text, in the order of the numbers."""
