@@ -518,14 +518,37 @@ def test_strict_makes_dead_letters_of_them(kafka: LocalKafka, new_topic: Callabl
     assert landed(pipeline(kafka, tmp_path, topic, sink, schema=ORDERS)) == (0, 4)
 
 
+@pytest.mark.parametrize("format_", ["json", "avro"])
 def test_an_event_is_known_by_its_converted_key(
-    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+    format_: str, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
+    """With Avro, by each type that its writer may use; the other columns are converted, too."""
     topic = new_topic(partitions=1)
-    produce(kafka, topic, *((None, each, []) for each in (b'{"id":1}', b'{"id":"1"}', b'{"id":1.0}', b'{"id":"2"}')))
+    fields = [("id", ["long", "string", "double"]), ("at", "long"), ("price", "string"), ("note", ["long", WORDS])]
+    schema = {"type": "record", "name": "Event", "fields": [{"name": name, "type": type_} for name, type_ in fields]}
+    (tmp_path / "event.avsc").write_text(json.dumps(schema))
+
+    def event(id_: Any, note: Any = 7) -> bytes:
+        row = {"id": id_, "at": 1_700_000_000_250, "price": "2.50", "note": note}
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), row)
+        return json.dumps(row).encode() if format_ == "json" else stream.getvalue()
+
+    events = event(1), event("1"), event(1.0), event("2", {"id": 2, "word": "x"}), event("x"), event(2.5)
+    produce(kafka, topic, *((None, each, []) for each in events))
     sink = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t", "create": True}}
-    config = pipeline(kafka, tmp_path, topic, sink, {"key": ["id"]}, schema="id BIGINT", convert="fit")
-    assert landed(config) == (2, 0)
+    columns = "id BIGINT, at TIMESTAMP, price DOUBLE, note STRING"
+    source: dict[str, Any] = {"format": {"avro": {"schema": "event.avsc"}} if format_ == "avro" else "json"}
+    config = pipeline(kafka, tmp_path, topic, sink, {"key": ["id"]}, schema=columns, convert="fit", **source)
+    assert landed(config) == (2, 2)
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        rows = connection.execute("SELECT id, at, price, note FROM t ORDER BY id").fetchall()
+    at, word = "2023-11-14 22:13:20.250000", '{"id": 2, "word": "x"}'
+    assert rows == [(1, at, 2.5, "7"), (2, at, 2.5, word if format_ == "json" else word.replace(" ", ""))]
+    assert sorted((each["offset"], each["reason"]) for each in letters(tmp_path / "dead")) == [
+        (4, "field 'id' is not a valid BIGINT"),
+        (5, "field 'id' has a fraction, which BIGINT cannot hold"),
+    ]
 
 
 def test_a_conversion_of_a_field_that_is_not_there_stops_check_and_run(

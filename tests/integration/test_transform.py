@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import fastavro
 import pytest
 from deliveries import Site, Watch, do, driver_of, expected, in_table, letters, numbered, run, send, spark_session
 from pyspark.sql import SparkSession
@@ -397,18 +401,36 @@ EDITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"kafka": {"convert": {"fields": {"name": {"mode": "fit"}}}}},
         {"kafka": {"convert": {"fields": {"name": {"mode": "fit", "empty": None}}}}},
     ),
+    "format": ({"kafka": {"format": "json"}}, {"kafka": {"format": {"json": {"framing": "confluent"}}}}),
+    "reader": (
+        {"kafka": {"format": {"avro": {"schema": "row.avsc", "reader": "row.avsc"}}}},
+        {"kafka": {"format": {"avro": {"schema": "row.avsc", "reader": "newer.avsc"}}}},
+    ),
 }
 """A file, and what somebody makes of it."""
+ROW = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+
+
+def in_avro(row: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, {"type": "record", "name": "Row", "fields": ROW}, row)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_file_is_refused_while_a_plan_is_pending(
     site: Site, spark: SparkSession, new_topic: Callable[..., str], edit: str
 ) -> None:
-    """Half of the plan would be of one filter, or of one conversion, and half of the other."""
+    """Half of the plan would be of one filter, one conversion, one format or one reader's schema, and half of the other."""
     before, after = EDITS[edit]
     site.topics = (new_topic(partitions=2),)
-    sent = [each for number in (0, 1) for each in send(site.kafka, site.topics[0], numbered(8), partition=number)]
+    rows = numbered(8)
+    for name, more in (("row", []), ("newer", [{"name": "more", "type": "string", "default": ""}])):
+        schema = {"type": "record", "name": "Row", "fields": [*ROW, *more]}
+        (site.folder / f"{name}.avsc").write_text(json.dumps(schema))
+    values = list(map(in_avro, rows)) if edit == "reader" else rows
+    sent = [each for number in (0, 1) for each in send(site.kafka, site.topics[0], values, partition=number)]
+    sent = [replace(each, value=json.dumps(row).encode()) for each, row in zip(sent, rows * 2, strict=True)]
     site.make("id Int64, name String")
 
     def config(file: dict[str, Any]) -> Pipeline:
