@@ -21,5 +21,5 @@ def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path, together: bool) -> 
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    topics = ("visits", "visits.avro", "visits.csv")
+    topics = ("visits", "visits.avro", "visits.csv", "visits.protobuf")
     assert run_page("query.md", kafka, topics, tmp_path, together=together, **spark) == 8
