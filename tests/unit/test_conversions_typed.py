@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ from landonce.read.evolution import observed
 from landonce.read.formats import Decoded, Format
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.avro.schema import fingerprint
+from landonce.read.formats.json.columns import settle_keys
 from landonce.read.formats.protobuf.format import Protobuf
 from landonce.read.formats.protobuf.source import Messages, ProtobufSource, compile_text
+from landonce.read.formats.text.csv import Csv
 from landonce.read.registry import Registered, Registry
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.pipeline_file import parse
@@ -477,6 +480,37 @@ def test_what_strict_takes_fit_takes_as_the_same_value(data: st.DataObject, kind
     assert {at: rows.get(at) for at in strict.kept.tolist()} == dict(
         zip(strict.kept.tolist(), map(repr, strict.table.to_pylist()), strict=True)
     )
+
+
+@pytest.mark.parametrize("convert", ["strict", "fit"])
+@pytest.mark.parametrize("type_", ["DECIMAL(38,10)", "DECIMAL(9,2)", "DECIMAL(38,0)", "DECIMAL(2,2)"])
+def test_a_text_with_many_digits_is_no_other_number(type_: str, convert: str) -> None:
+    """Arrow lets the digits beyond 128 bits wrap around: 39 nines are a negative number to it."""
+    precision, scale = map(int, type_[8:-1].split(","))
+    counts = (1, 2, 9, 28, 29, 38, 39, 77, 200, 1000)
+    shapes = (
+        ("9" * each for each in counts),
+        ("0." + "1" * each for each in counts),
+        ("1." + "0" * each for each in counts),
+    )
+    texts = [*(text for each in shapes for text in each), *("-" + "1" * each + ".10" for each in counts)]
+    texts += ["0" * each + ".1" for each in counts]
+    scaled = [Fraction(each) * 10**scale for each in texts]
+    wanted = {at: each for at, each in enumerate(scaled) if each.denominator == 1 and abs(each) < 10**precision}
+    of_avro, values = written(record("R", a="string"), *({"a": each} for each in texts))
+    messages = [ROW(string=each).SerializeToString() for each in texts]
+    lines = [each.encode() for each in texts]
+    for format_, some, schema in (
+        (of_avro, values, f"a {type_}"),
+        (Protobuf(ROWS), messages, f"string {type_}"),
+        (Csv(("a",)), lines, f"a {type_}"),
+    ):
+        found = decoded(format_, some, schema=schema, convert=convert)
+        landed = zip(found.kept.tolist(), found.table.column(0).to_pylist(), strict=True)
+        assert {at: Fraction(each) * 10**scale for at, each in landed} == wanted, format_
+    (field,) = parse_schema(f"a {type_}").fields
+    keys, _ = settle_keys(pa.array(texts), field.type, field)  # of maps, in JSON
+    assert {at: Fraction(each) * 10**scale for at, each in enumerate(keys.to_pylist()) if each is not None} == wanted
 
 
 # Records that change rows.

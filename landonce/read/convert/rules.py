@@ -29,6 +29,7 @@ from landonce.read.formats.json.columns import (
     ZERO,
     Fault,
     cast_or_null,
+    decimals,
     from_text,
     from_ticks,
     is_textual,
@@ -72,6 +73,7 @@ of digits of a date (20260118123000), nor the last second of the year 9999."""
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _PLAIN_INTEGER = r"\A-?(?:0|[1-9][0-9]*)\z"
 _WHOLE = r"\A-?(?:0|[1-9][0-9]*)(?:\.0+)?\z"
+_POSITIONAL = r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\z"
 _POINT = r"\A(-?[0-9]+)\.0+\z"
 _PARTS = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?", re.ASCII)
 _STRICT = re.compile(_NUMBER, re.ASCII)
@@ -200,7 +202,7 @@ def _numbers(text: pa.StringArray, type_: pa.DataType) -> pa.Array:
         sure = pc.and_(sure, pc.or_(pc.not_equal(floats, 0), pc.match_substring_regex(text, pattern=ZERO)))
         return pc.if_else(pc.and_(pc.is_finite(floats), sure), floats, pa.scalar(None, type_))
     if pt.is_decimal(type_):
-        return pa.nulls(len(text), type_)
+        return decimals(_matching(text, _POSITIONAL), type_)
     whole = _matching(text, _WHOLE)
     if pc.any(pc.match_substring(whole, ".")).as_py():
         whole = pc.replace_substring_regex(whole, pattern=_POINT, replacement=r"\1")

@@ -45,7 +45,7 @@ from landonce.read.formats.json.decode import blocks
 from landonce.read.registry import Registry, UnknownSchema, registry_of
 from landonce.read.schema.fields import Schema
 
-VERSION = 2
+VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 
 Framing = Literal["none", "single-object", "confluent"]

@@ -20,6 +20,7 @@ from landonce.read.formats.avro.cursor import NO_SYMBOL, Bytes, Cursor, Longs
 from landonce.read.formats.avro.schema import Enum, Fixed, Logical, Primitive
 from landonce.read.formats.json.columns import (
     cast_or_null,
+    decimals,
     fixed,
     from_text,
     mask_of,
@@ -261,7 +262,7 @@ def _float(array: pa.Array, type_: pa.DataType) -> pa.Array:
 def _decimal_text(array: pa.StringArray, type_: pa.DataType) -> pa.Array:
     """As Protobuf's strings: digits with an optional point, and no exponent."""
     written = pc.match_substring_regex(array, pattern=_NUMBER)
-    return cast_or_null(pc.if_else(written, array, pa.scalar(None, pa.string())), type_)
+    return decimals(pc.if_else(written, array, pa.scalar(None, pa.string())), type_)
 
 
 def _from_bytes(type_: pa.DataType, bytes_of: Convert) -> Convert | None:

@@ -147,6 +147,15 @@ def _piece(array: pa.Array, at: int, step: int) -> pa.Array:
     return piece.take(pa.array(np.arange(len(piece)))) if pt.is_nested(array.type) else piece
 
 
+def decimals(text: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Digits with an optional point as decimals, without loss; null if the type does not hold them. Arrow lets more digits wrap around."""
+    whole, parts = type_.precision - type_.scale, type_.scale
+    surplus = rf"(\.[0-9]{{{parts}}})0+\z" if parts else r"()\.0*\z"
+    exact = pc.replace_substring_regex(text, pattern=surplus, replacement=r"\1")
+    fits = pc.match_substring_regex(exact, pattern=rf"\A[+-]?0*[0-9]{{0,{whole}}}(?:\.[0-9]{{0,{parts}}})?\z")
+    return cast_or_null(pc.if_else(fits, exact, pa.scalar(None, pa.string())), type_)
+
+
 def _timestamps(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """ISO 8601; without a zone it means UTC. Null if it is invalid, or finer than the type's unit.
 
@@ -589,7 +598,8 @@ def settle_keys(text: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Ar
         return _settle(text, type_, field)
     spelling = _BOOLEAN_KEY if pt.is_boolean(type_) else _DECIMAL_KEY if pt.is_decimal(type_) else _INTEGER_KEY
     fits = pc.match_substring_regex(text, pattern=spelling)
-    keys = cast_or_null(pc.if_else(fits, text, pa.scalar(None, pa.string())), type_)
+    clean = pc.if_else(fits, text, pa.scalar(None, pa.string()))
+    keys = (decimals if pt.is_decimal(type_) else cast_or_null)(clean, type_)
     wrong = Reason(f"holds a key that is not a valid {spelled(type_)}", Code.INVALID_VALUE)
     return keys, unless(pc.or_(keys.is_valid(), text.is_null()), wrong)
 

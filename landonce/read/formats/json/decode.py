@@ -61,7 +61,7 @@ from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
 from landonce.read.schema.fields import JSON, Schema
 
 MAX_RECORD_BYTES = 16 * 2**20
-VERSION = 3
+VERSION = 4
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 
 _BLOCK_ROWS = 32_768

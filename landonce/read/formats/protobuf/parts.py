@@ -27,6 +27,7 @@ from landonce.read.formats.json.columns import (
     Fault,
     Mask,
     cast_or_null,
+    decimals,
     fit,
     is_textual,
     mask_of,
@@ -422,7 +423,7 @@ def _strictly(array: pa.Array, field: Field) -> Settled:
     type_ = field.type
     if pt.is_string(array.type) and pt.is_decimal(type_):
         clean = pc.if_else(pc.match_substring_regex(array, _NUMBER), array, pa.scalar(None, pa.string()))
-        settled = cast_or_null(clean, type_)
+        settled = decimals(clean, type_)
         fits = mask_of(pc.or_(settled.is_valid(), array.is_null()))
         unfit = f"is not a number that fits {spelled(type_)}"
         return settled, _unless(fits, _wrong(field, unfit, Code.OUT_OF_RANGE))

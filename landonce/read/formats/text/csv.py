@@ -24,7 +24,7 @@ from landonce.read.formats.json.decode import JsonDecoder, blocks
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.schema.fields import JSON, Field, Schema, landed
 
-_VERSION = 3
+_VERSION = 4
 _KEYED = 2
 """Increased whenever equal bytes make other values of keys: what lands in rows may change without that."""
 _WAYS = 8

@@ -16,6 +16,7 @@ from landonce.read.formats.json.columns import (
     ZERO,
     Fault,
     cast_or_null,
+    decimals,
     is_textual,
     mask_of,
     not_valid,
@@ -59,7 +60,7 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
         plain = pc.utf8_ltrim(_written(text, _INTEGER), characters="+")
         values = cast_or_null(plain, type_)
     elif pt.is_decimal(type_):
-        values = cast_or_null(_written(text, _FIXED), type_)
+        values = decimals(_written(text, _FIXED), type_)
     else:
         values = cast_or_null(_written(text, _NUMBER), type_)
         finite = pc.is_finite(values)
