@@ -37,6 +37,7 @@ from landonce.query.examine import examine, fingerprint, keeps_coordinates, kept
 from landonce.query.rows import with_coordinates
 from landonce.query.running import Admin, RunningQuery, Source, running_query
 from landonce.read.kafka.broker import Broker
+from landonce.sinks.section import SinkSection
 
 
 def exactly_once(
@@ -63,6 +64,8 @@ def exactly_once(
     refuse_mistakes(sink, ledger, on_rewind, block_rows)
     settings = Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or Logged(), dedup=_dedup(dedup))
     if settings.dedup is not None:
+        if isinstance(sink, SinkSection) and sink.no_dedup:
+            raise errors.ConfigError(f"dedup: {sink.no_dedup}.")
         settings.store_place("query")
     return ExactlyOnce(settings, name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,18 +22,23 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import Proxy
 from deliveries import Sent, Site, Watch, letters, numbered, run, running, send, wait_until
+from push_site import Site as Pushes
+from push_site import comes_back, in_clickhouse, there
+from query_site import TABLE
 from shard_servers import WEIGHTS, TwoShards, two_shards
 from test_clickhouse_contract import Silencer
 from test_seek_runs import killed
 from typer.testing import CliRunner
 
+import landonce
 from landonce.check import check_pipeline
 from landonce.cli import app
-from landonce.errors import PlanChanged, PlanPending, TableUnfit
+from landonce.errors import PlanChanged, PlanPending, Stalled, TableUnfit
 from landonce.local import LocalKafka, LocalUser
 from landonce.protocol.ledger import Totals
 from landonce.protocol.settle import Reply
 from landonce.protocol.steps import Effect, Step
+from landonce.sinks.clickhouse import connection, shards
 from landonce.sinks.clickhouse.config import ClickHouse
 from landonce.sinks.clickhouse.shards import ShardedWriter, ShardMap
 from landonce.sinks.clickhouse.sink import ClickHouseSink
@@ -494,6 +500,93 @@ def test_a_dead_letter_lands_on_its_shard(pipe: Pipe) -> None:
     assert pipe.held() == places(sent)
     everything = pipe.both.distributed(pipe.table, "cityHash64(id)")
     assert pipe.both.skipping(everything, "id = 10") == 1
+
+
+# ── pushes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ShardPushes(Pushes):
+    """Into one table on two servers. The second one is reached through `second`."""
+
+    both: TwoShards
+    second: Silencer
+
+
+@pytest.fixture
+def pushes(both: TwoShards, new_table: Callable[[], str], tmp_path: Path) -> Iterator[ShardPushes]:
+    table, server = new_table(), both.servers[1]
+    both.on_each(TABLE.format(table, ""))
+    proxy = Silencer(server.http_port, lambda answer: answer)
+    urls = [both.endpoints[0], server.url.replace(f":{server.http_port}/", f":{proxy.port}/")]
+    sink = landonce.clickhouse(endpoints=urls, table=table, weights=WEIGHTS, shard_by=["id"], deadline=1)
+
+    def held() -> list[Any]:
+        return [row for each in both.servers for row in in_clickhouse(each, table)]
+
+    site = ShardPushes(tmp_path, sink, held, f"sqlite:///{tmp_path / 'ledger'}")
+    site.both, site.second = both, proxy
+    yield site
+    for each in (*site.sinks, proxy):
+        each.close()
+
+
+@pytest.mark.long
+def test_pushes_land_wherever_one_ends(pushes: ShardPushes) -> None:
+    comes_back(pushes)
+    in_their_places(pushes)
+
+
+def in_their_places(pushes: ShardPushes) -> None:
+    table, key = str(pushes.sink.table), "cityHash64(id)"
+    everything, mine = pushes.both.distributed(table, key), pushes.both.offsets(table)
+    assert all(mine), "the rows are spread"
+    assert mine == pushes.both.as_distributed(table, everything, key)
+
+
+def test_a_push_that_ended_between_two_shards_sends_the_rest(
+    pushes: ShardPushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends once the first shard has its rows. The next one looks for them on each shard."""
+    pushes.push(pushes.once(), 0, 10)
+    monkeypatch.setattr(shards, "reach", sys.exit)
+    with pytest.raises(SystemExit, match=r"shard\.after"):
+        pushes.push(pushes.once(), 10, 60)
+    monkeypatch.undo()
+    first, second = map(max, pushes.both.offsets(str(pushes.sink.table)))
+    assert (first >= 10, second < 10) == (True, True)
+    again = pushes.once()
+    assert again.position(0) == 10
+    assert pushes.push(again, 5, 60).landed == len(there(10, 60))
+    pushes.holds(60)
+    in_their_places(pushes)
+
+
+def test_a_push_waits_for_a_shard_that_is_down(pushes: ShardPushes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until `stall`. The same push again lands once, on both."""
+    monkeypatch.setattr(connection, "_PAUSES", (0.1,))  # between questions
+    once = pushes.once(stall=1)
+    pushes.push(once, 0, 10)
+    pushes.second.silent = True
+    with pytest.raises(Stalled):
+        pushes.push(once, 10, 60)
+    assert once.position(0) == 10
+    pushes.second.silent = False
+    assert pushes.push(once, 10, 60).landed == len(there(10, 60))
+    pushes.holds(60)
+
+
+def test_a_push_by_another_map_is_refused_while_one_is_pending(pushes: ShardPushes) -> None:
+    pushes.push(pushes.once(), 0, 10)
+    pushes.dies("commit", 10, 60)
+    before = pushes.sink
+    pushes.sink = before.model_copy(update={"shard_by": ("word",)})
+    with pytest.raises(PlanChanged, match=r"now writes to .* by cityHash64\(`word`\)"):
+        pushes.push(pushes.once(), 10, 60)
+    pushes.sink = before
+    pushes.push(pushes.once(), 10, 60)
+    pushes.sink = before.model_copy(update={"shard_by": ("word",)})
+    pushes.push(pushes.once(), 60, 90)
+    pushes.holds(90)
 
 
 # ── doubt, and another map ───────────────────────────────────────────────────────────────────────────────────────────

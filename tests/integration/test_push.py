@@ -1,6 +1,6 @@
 """Rows that a program pushes, into every kind of sink: the target is read by other means, and holds each offset once.
 
-No Kafka and no Spark take part. An offset stands for a row, or for none where the source filtered it: so rows do not show where a push began.
+No Kafka and no Spark take part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,68 +23,20 @@ import pytest
 from clickhouse_connect import get_client
 from deltalake import DeltaTable
 from pipelines import landonce as command
+from push_site import Site, comes_back, in_clickhouse, rows, there
 from pyiceberg.catalog import load_catalog
-from query_site import OTHER_LEDGERS, SELECT, TABLE, DiesAt, Row, other_ledger
+from query_site import OTHER_LEDGERS, SELECT, TABLE, Row, other_ledger
 from test_wrapped_run import hours_pass
 
 import landonce
 from landonce import errors
-from landonce.local import LocalClickHouse
 from landonce.read.schema.ddl import parse_schema
 from landonce.testing.reference_sinks import SqliteSink
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 NAMES = ["_topic", "_partition", "_offset", "id", "word"]
-
-
-def there(first: int, end: int) -> list[int]:
-    """The offsets that have a row: the ends of most pushes have none."""
-    return [at for at in range(first, end) if at % 5 not in (0, 4)]
-
-
-def rows(first: int, end: int, partition: int = 0) -> list[dict[str, Any]]:
-    return [{"_offset": at, "id": 1000 * partition + at, "word": f"w{at}"} for at in there(first, end)]
-
-
-@dataclass
-class Site:
-    """One target, and the sinks that push to it, one process after the other."""
-
-    folder: Path
-    sink: Any
-    ask: Callable[[], list[Row]]
-    ledger: str | dict[str, Any] | None = None
-    sinks: list[landonce.ExactlyOnceSink] = field(default_factory=list)
-
-    def once(self, **how: Any) -> landonce.ExactlyOnceSink:
-        """Another process: nothing is known of the one before but what it left in the ledger."""
-        how = {"name": "pushed", "schema": SCHEMA, **how}
-        self.sinks.append(landonce.ExactlyOnceSink(self.sink, self.ledger, **how))
-        return self.sinks[-1]
-
-    def dies(self, step: str, first: int, end: int, *, partition: int = 0, skip: int = 0, **how: Any) -> None:
-        with pytest.raises(RuntimeError, match=f"died before {step}"):
-            self.push(self.once(observer=DiesAt(step, skip), **how), first, end, partition=partition)
-
-    def push(self, once: landonce.ExactlyOnceSink, first: int, end: int, *, partition: int = 0) -> landonce.PushResult:
-        return once.push(partition, rows(first, end, partition), first=first, end=end)
-
-    def holds(self, *ends: int) -> None:
-        """Every row below these ends, partition by partition, is there once."""
-        due = [
-            ("pushed", number, at, 1000 * number + at, f"w{at}")
-            for number, end in enumerate(ends)
-            for at in there(0, end)
-        ]
-        assert sorted(map(tuple, self.ask())) == due
-
-
-def in_clickhouse(clickhouse: LocalClickHouse, table: str) -> list[Row]:
-    with get_client(dsn=clickhouse.url) as client:
-        return [tuple(row) for row in client.query(f"{SELECT} {table}").result_rows]
 
 
 def in_sqlite(path: Path, table: str = "events") -> list[Row]:
@@ -199,19 +150,7 @@ def _site(kind: str, request: pytest.FixtureRequest, folder: Path, patch: pytest
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_push_that_ended_before_a_step_comes_back_in_another_cut(open_site: Any, kind: str) -> None:
-    """Same, overlapping, starts before, wholly before: after each end, the source begins where `position` says, or far before it."""
-    site, at = open_site(kind), 10
-    site.push(site.once(), 0, at)
-    for step, back, more in [("prepare", 0, 0), ("write", 0, 3), ("commit", 10, 0), ("record", 25, 3)]:
-        site.dies(step, at, at + 10)
-        again, end = site.once(), at + 10 + more
-        in_commit = kind in ("iceberg", "delta") and step == "record"
-        assert again.position(0) == (at + 10 if in_commit else at)
-        done = site.push(again, at - back if back < at else 0, end)
-        assert done.position == end == again.position(0)
-        assert done.skipped >= len(there(max(0, at - back), at))
-        at = end
-    site.holds(at)
+    comes_back(open_site(kind), in_commit=kind in ("iceberg", "delta"))
 
 
 @pytest.mark.parametrize("ledger", OTHER_LEDGERS)

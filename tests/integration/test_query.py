@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from query_site import OTHER_LEDGERS, DiesAt, Open, other_ledger, plain, some_skipped
+from query_site import OTHER_LEDGERS, TABLE, DiesAt, Open, in_clickhouse, other_ledger, plain, some_skipped
+from shard_servers import WEIGHTS, two_shards
 
+import landonce
 from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -61,6 +63,25 @@ def test_the_position_is_kept_where_a_pipeline_can_keep_it(
     assert known == ({"0": -2, "1": -2} if ledger == "memory" else {"0": 10, "1": 10})
     site.run(again)
     site.exact()
+
+
+def test_rows_of_a_query_land_on_their_shards(open_site: Open, new_table: Callable[[], str], tmp_path: Path) -> None:
+    """Also those of a run that ended when they were there and its plan was pending. The judge is a Distributed table."""
+    site, table = open_site("clickhouse"), new_table()
+    with two_shards(tmp_path / "both") as both:
+        both.on_each(TABLE.format(table, ""))
+        spread = {"weights": WEIGHTS, "shard_by": ["id"], "deadline": 2.5}
+        site.sink = landonce.clickhouse(endpoints=both.endpoints, table=table, **spread)
+        site.ask = lambda: [row for each in both.servers for row in in_clickhouse(each, table)]
+        site.produce(40, word=some_skipped)
+        with pytest.raises(StreamingQueryException, match="died before commit"):
+            site.run(site.once(observer=DiesAt("commit")), per_trigger=30)
+        site.lose_checkpoint()
+        site.run(per_trigger=24)
+        site.exact()
+        everything, mine = both.distributed(table, "cityHash64(id)"), both.offsets(table)
+        assert all(mine), "the rows are spread"
+        assert mine == both.as_distributed(table, everything, "cityHash64(id)")
 
 
 def test_a_plain_query_duplicates_in_the_same_scene(open_site: Open, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import landonce
 from landonce.errors import ConfigError, TargetUnavailable
 from landonce.protocol.blocks import shard_token
 from landonce.protocol.ranges import Partition
@@ -56,7 +57,8 @@ def test_what_is_refused(given: dict[str, Any], said: str) -> None:
 
 def test_what_else_takes_one_server() -> None:
     assert "does not go with `endpoints`" in section().no_dedup
-    assert "delivered to one server" in section().to_sink("p").no_query
+    with pytest.raises(ConfigError, match="dedup: in ClickHouse, takes one server"):
+        landonce.exactly_once(section(), "sqlite:///ledger", dedup={"key": ["id"], "store": {"sqlite": "store"}})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "query.md"
 ROWS_CHANGE = {"mode", "key", "changes"}
 """Queries and pushes add rows, to one table."""
 PIPELINES_ONLY = {
-    "clickhouse": {*ROWS_CHANGE, "evolve", "tables", "route_field", "endpoints", "weights", "shard_by", "hash"},
+    "clickhouse": {*ROWS_CHANGE, "evolve", "tables", "route_field"},
     "iceberg": {
         *ROWS_CHANGE,
         "identity",

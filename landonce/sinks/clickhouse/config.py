@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -160,9 +160,13 @@ class ClickHouse(RoutedSection):
 
 
 def clickhouse(
-    url: str,
-    table: str,
+    url: str | None = None,
+    table: str | None = None,
     *,
+    endpoints: Sequence[str] = (),
+    weights: Sequence[int] = (),
+    shard_by: str | Sequence[str] | None = None,
+    hash: Literal["cityHash64", "xxHash64", "sipHash64", "murmurHash3_64", "intHash64", "none"] | None = None,
     create: bool = False,
     engine: str = "MergeTree",
     order_by: str | None = None,
@@ -179,7 +183,8 @@ def clickhouse(
     client_cert: str | Path | None = None,
     client_key: str | Path | None = None,
 ) -> ClickHouse:
-    """A table in ClickHouse, for `exactly_once`. `deadline`: how many seconds an insert has before ClickHouse refuses it. `ca_cert`: the
+    """A table in ClickHouse, for `exactly_once` and pushes. `endpoints`, `weights`, `shard_by`, `hash`: instead of `url`, the shards, as in a
+    pipeline file. `deadline`: how many seconds an insert has before ClickHouse refuses it. `ca_cert`: the
     certificate of the authority that signed the server's, if the system does not know it. `engine` to `comment` are for a table that landonce
     creates. `client_cert`, `client_key`: the client's certificate and its key, if the server asks for one."""
     options = dict(locals())

@@ -133,8 +133,6 @@ class ClickHouseSink(DeduplicatingSink):
 
     @property
     def no_query(self) -> str:
-        if self.shards:
-            return f"{self} has shards, and a query is delivered to one server."
         many = self.routing.many
         return f"{self} stands for many tables, and a query is delivered to one." if many else super().no_query
 
