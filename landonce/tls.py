@@ -32,6 +32,16 @@ _ALERTS = re.compile(r"ALERT_(NO_|BAD_|UNKNOWN_|UNSUPPORTED_)?(CERTIFICATE|CA)|A
 _FAILURE = "ALERT_HANDSHAKE_FAILURE"
 """The same of a server with TLS 1.2, but also what any server says that shares no cipher with the client."""
 
+_JAVAS_ALERT = re.compile(r"Received fatal alert: (\w*certificate\w*|unknown_ca|access_denied|handshake_failure)")
+_JAVAS_WORDS = {
+    r"CertificateExpiredException": _EXPIRED,
+    r"CertificateNotYetValidException": _NOT_YET,
+    r"CertificateRevokedException": _REVOKED,
+    r"No (?:subject alternative|name).*? matching (?:IP address )?(\S+) found": _OTHER_HOST[0],
+    r"PKIX path building failed": _UNKNOWN_AUTHORITY[0],
+}
+"""What Java says of a certificate, and OpenSSL's number for it."""
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -95,22 +105,42 @@ def refusal(
         causes = [found]
     for each in causes:
         if isinstance(each, ssl.SSLCertVerificationError):
-            what, step = _wrong(each, host, keys)
+            what, step = _wrong(each.verify_code, each.verify_message, host, keys)
             return _refused(server, f"the certificate of the server {what}", step)
         if isinstance(each, ssl.SSLError) and _ALERTS.search(each.reason or ""):
-            return _refused(
-                server,
-                "the server asks for a certificate of the client, and there is none that it accepts",
-                f"name a certificate that the server accepts, and its key, in {{file}} ({keys.client})",
-            )
+            return _asks_for_client(server, keys)
         if isinstance(each, ssl.SSLError) and _FAILURE in (each.reason or ""):
-            return _refused(
-                server,
-                "the server ended the handshake: either it asks for a certificate of the client, and there is none that it accepts, "
-                "or both share no cipher or version of TLS",
-                f"name a certificate that the server accepts, and its key, in {{file}} ({keys.client}), or compare the ciphers",
-            )
+            return _asks_for_something(server, keys)
     return None
+
+
+def refusal_of_java(said: str, server: str, keys: Keys) -> CertificateRefused | None:
+    """The same for what Java says: the texts of an error and of its causes. It does not tell a certificate that is signed by itself from one
+    of an unknown authority."""
+    if (alert := _JAVAS_ALERT.search(said)) is not None:
+        return _asks_for_something(server, keys) if alert[1] == "handshake_failure" else _asks_for_client(server, keys)
+    for text, code in _JAVAS_WORDS.items():
+        if (found := re.search(text, said)) is not None:
+            what, step = _wrong(code, "", found[1] if found.groups() else "", keys)
+            return _refused(server, f"the certificate of the server {what}", step)
+    return None
+
+
+def _asks_for_client(server: str, keys: Keys) -> CertificateRefused:
+    return _refused(
+        server,
+        "the server asks for a certificate of the client, and there is none that it accepts",
+        f"name a certificate that the server accepts, and its key, in {{file}} ({keys.client})",
+    )
+
+
+def _asks_for_something(server: str, keys: Keys) -> CertificateRefused:
+    return _refused(
+        server,
+        "the server ended the handshake: either it asks for a certificate of the client, and there is none that it accepts, "
+        "or both share no cipher or version of TLS",
+        f"name a certificate that the server accepts, and its key, in {{file}} ({keys.client}), or compare the ciphers",
+    )
 
 
 def not_for(host: str, server: str) -> CertificateRefused:
@@ -140,10 +170,9 @@ def _refused(server: str, what: str, step: str) -> CertificateRefused:
     return CertificateRefused(f"{server}: {what}.", safe="Nothing was sent to it.", command=step)
 
 
-def _wrong(error: ssl.SSLCertVerificationError, host: str, keys: Keys) -> tuple[str, str]:
+def _wrong(code: int, message: str, host: str, keys: Keys) -> tuple[str, str]:
     renew = "renew the certificate of the server, then run again"
     name = f"name the certificate of the authority that signed it in {{file}} ({keys.authority})"
-    code = error.verify_code
     if code == _EXPIRED:
         return "has expired", renew
     if code == _NOT_YET:
@@ -156,7 +185,7 @@ def _wrong(error: ssl.SSLCertVerificationError, host: str, keys: Keys) -> tuple[
         return "is signed by itself, and not by an authority that is known here", name
     if code in _UNKNOWN_AUTHORITY:
         return "is signed by an authority that is not known here", name
-    return f"is not trusted: {error.verify_message}", name
+    return f"is not trusted: {message}", name
 
 
 def examine(

@@ -18,6 +18,7 @@ from landonce.jvm import spark_errors
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.match_ranges import Span
 from landonce.query.examine import KAFKA_SCAN, elements
+from landonce.tls import Keys, refusal_of_java
 
 _QUERY_ID = "sql.streaming.queryId"
 _KAFKA_STREAM = "KafkaMicroBatchStream"
@@ -26,6 +27,7 @@ _KAFKA_OPTION = "kafka."
 _SECONDS = 60
 _REFUSALS = ("AuthorizationException", "AuthenticationException")
 """What waiting does not fix. Everything else may pass."""
+_KEYS = Keys("`kafka.ssl.truststore.location`", "`kafka.ssl.keystore.location`")
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Admin:
                 cluster = self._open.describeCluster().clusterId().get(_SECONDS, seconds)
                 described = self._open.describeTopics(listed).allTopicNames().get(_SECONDS, seconds)
         except Py4JJavaError as error:
-            raise _named(error, topics) from None
+            raise _named(error, topics, self._client.get("bootstrap.servers", "")) from None
         except Py4JError as error:
             raise refusals.query(f"Kafka's client cannot be reached in the JVM: {redact(str(error)[:300])}") from None
         return Brokers(
@@ -192,13 +194,26 @@ class Admin:
         return self._jvm.org.apache.kafka.clients.admin.Admin.create(properties)
 
 
+def _causes(error: Any) -> str:
+    """What a Java error says, and what each of its causes says."""
+    texts = list[str]()
+    while error is not None:
+        texts.append(str(error.toString()))
+        error = error.getCause()
+    return "\n".join(texts)
+
+
 def _as_librdkafka(topic_id: str) -> str:
     """Java writes ids in the alphabet for URLs, librdkafka in the plain one; the ledger knows them as librdkafka does."""
     return topic_id.replace("-", "+").replace("_", "/")
 
 
-def _named(error: Py4JJavaError, topics: tuple[str, ...]) -> Exception:
+def _named(error: Py4JJavaError, topics: tuple[str, ...], servers: str) -> Exception:
     said = redact(str(error.java_exception.toString())[:300])
+    refused = refusal_of_java(_causes(error.java_exception), f"Kafka, one of the brokers {servers}", _KEYS)
+    if refused is not None:
+        refused.command = refused.command.replace("{file}", "the options of the query's source")
+        return refused
     if "UnknownTopicOrPartition" in said:
         return TopicMissing(
             f"of the topics {', '.join(topics)}, one does not exist: {said}",

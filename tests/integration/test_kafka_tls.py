@@ -14,12 +14,19 @@ import pytest
 import yaml
 from certificates import REFUSED, Certificates
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from pipelines import Said, landonce
+from pipelines import Said
+from pipelines import landonce as run_command
+from pyspark.sql import SparkSession
+from query_site import Site as QuerySite
+from query_site import in_sqlite
 from running import running
 from sqlalchemy import create_engine, text
-from tls_servers import SecureKafka, TokenEndpoint
+from tls_servers import USER, SecureKafka, TokenEndpoint
 
+import landonce
 from landonce.consumer import KafkaOffsets, OffsetStore, SqlOffsets
+from landonce.errors import CertificateRefused, LandonceError, SourceRefused
+from landonce.query.running import Admin
 from landonce.read.kafka.certificates import certificate_refusal
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240), pytest.mark.usefixtures("last_copy")]
@@ -114,7 +121,7 @@ def site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Site:
     def run(*arguments: object) -> Said:
-        return landonce(capsys, monkeypatch, *arguments)
+        return run_command(capsys, monkeypatch, *arguments)
 
     return Site(secure, tmp_path, f"t{abs(hash(request.node.name)) % 10**9}", run)
 
@@ -320,3 +327,57 @@ def consumed(store: OffsetStore, count: int) -> list[Message]:
         assert time.monotonic() < until, f"{len(found)} of {count} records came"
         found += store.consume(count - len(found), timeout=0.2)
     return found
+
+
+def javas(secure: SecureKafka, listener: str, mechanism: str = "", password: str = PASSWORD) -> dict[str, str]:
+    """What Kafka's own client, which Spark has, needs for this listener."""
+    made = {"bootstrap.servers": secure.at(listener), "security.protocol": "SASL_SSL" if mechanism else "SSL"}
+    made |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(secure.certificates.authority)}
+    if mechanism:
+        login = (
+            f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{USER}" password="{password}";'
+        )
+        made |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+    return made
+
+
+def test_a_query_lands_and_knows_where_it_stopped(
+    secure: SecureKafka, spark: SparkSession, certs: Certificates, tmp_path: Path
+) -> None:
+    """Spark and landonce's own questions use the options of the query's source; `starting_offsets` has librdkafka's."""
+    secure.make_topic("queried")
+    target, sink = tmp_path / "target.db", landonce.sql(f"sqlite:///{tmp_path}/target.db", "events", create=True)
+    site = QuerySite(spark, secure.bootstrap_servers, ("queried",), tmp_path, sink, lambda: in_sqlite(target))
+    site.produce(20)
+    site.bootstrap = "127.0.0.1:1"  # the options name the listener
+    given = {f"kafka.{name}": value for name, value in javas(secure, "sasl_tls", "SCRAM-SHA-512").items()}
+    login, once = secure.options("sasl_tls", "SCRAM-SHA-512"), site.once()
+    site.run(once, start=once.starting_offsets(secure.at("sasl_tls"), site.topics, login), **given)
+    site.exact()
+    begin = once.starting_offsets(secure.at("sasl_tls"), site.topics, login)
+    assert json.loads(begin) == {"queried": {"0": 10, "1": 10}}
+    assert PASSWORD.encode() not in target.read_bytes()
+    with pytest.raises(CertificateRefused, match=REFUSED["expired"]):
+        once.starting_offsets(secure.at("expired"), site.topics, secure.options("expired"))
+
+
+def test_what_kafkas_own_client_refuses_is_said_in_the_same_words(secure: SecureKafka, spark: SparkSession) -> None:
+    """It asks for each micro-batch of a query. It does not tell a certificate that is signed by itself from others of unknown authorities."""
+
+    def said(options: dict[str, str]) -> LandonceError:
+        admin = Admin(spark.sparkContext._jvm, options)
+        with closing(admin), pytest.raises(LandonceError) as caught:
+            admin.ask(("queried",))
+        return caught.value
+
+    unknown = REFUSED["unknown_authority"]
+    for kind, words in {**REFUSED, "self_signed": unknown, "mutual": "asks for a certificate of the client"}.items():
+        error = said(javas(secure, kind))
+        assert isinstance(error, CertificateRefused), error
+        assert words in error.what
+        assert secure.at(kind) in error.what
+        assert "the options of the query's source" in error.command or kind == "expired"
+    wrong = said(javas(secure, "sasl_tls", "SCRAM-SHA-512", "c4nary-wrong"))
+    assert isinstance(wrong, SourceRefused)
+    assert "invalid credentials" in wrong.what
+    assert "c4nary" not in str(wrong)

@@ -119,4 +119,4 @@ def test_only_what_may_pass_is_waited_for(spark: SparkSession, name: str, error:
     asked.completeExceptionally(getattr(jvm.org.apache.kafka.common.errors, name)("no"))
     with pytest.raises(Py4JJavaError) as caught:
         asked.get()
-    assert type(_named(caught.value, ("t",))) is error
+    assert type(_named(caught.value, ("t",), "")) is error
