@@ -36,6 +36,11 @@ class Certificates:
     def client_key(self) -> Path:
         return self.folder / "client.key"
 
+    @property
+    def server_key(self) -> Path:
+        """Of the good server, without its certificate."""
+        return self.folder / "good.key"
+
     def server(self, kind: str = "good") -> Path:
         """`good`, or one of `REFUSED`."""
         return self.folder / f"{kind}.both.pem"

@@ -45,13 +45,14 @@ def _unpacked() -> Path:
 
 
 class LocalSchemaRegistry(LocalJavaServer):
-    """One registry. It forgets everything when it ends."""
+    """One registry. It forgets everything when it ends. With certificates, it listens with TLS, too."""
 
     name = "the schema registry"
-    port_names = ("http",)
+    port_names = ("http", "https")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, certificates: Certificates | None = None) -> None:
         super().__init__(folder, ports={})
+        self._certificates = certificates
 
     @property
     def port(self) -> int:
@@ -60,6 +61,10 @@ class LocalSchemaRegistry(LocalJavaServer):
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.port}{_PATH}"
+
+    @property
+    def secure_url(self) -> str:
+        return f"https://{LOOPBACK}:{self._port('https')}{_PATH}"
 
     def register(
         self, subject: str, schema: Any, kind: str = "AVRO", references: Sequence[Mapping[str, Any]] = ()
@@ -80,6 +85,14 @@ class LocalSchemaRegistry(LocalJavaServer):
         jars = os.pathsep.join([*map(str, folder.glob("*-runner.jar")), f"{folder}/lib/*"])
         quick = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         options = [f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self.port}", "-Dquarkus.log.level=WARN"]
+        if self._certificates is not None:
+            tls = {
+                "insecure-requests": "enabled",
+                "ssl-port": self._port("https"),
+                "ssl.certificate.files": self._certificates.server(),
+                "ssl.certificate.key-files": self._certificates.server_key,
+            }
+            options += [f"-Dquarkus.http.{name}={value}" for name, value in tls.items()]
         return self._java(jars, *quick, *options, "io.quarkus.runner.GeneratedMain")
 
     def _answers(self) -> bool:

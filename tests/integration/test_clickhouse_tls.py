@@ -17,7 +17,7 @@ from tls_servers import TlsGate, https
 
 import landonce
 from landonce.errors import CertificateRefused, ConfigError
-from landonce.local import LocalClickHouse
+from landonce.local import LocalClickHouse, LocalStackError
 from landonce.protocol.settle import Reply
 from landonce.sinks.contract import DeduplicatingSink
 from landonce.sinks.parts import open_parts
@@ -25,6 +25,12 @@ from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 Gate = Callable[..., TlsGate]
+
+
+def test_the_engine_of_the_tests_cannot_listen_with_tls(clickhouse: LocalClickHouse) -> None:
+    """As soon as it can, the gate is due to go."""
+    with pytest.raises(LocalStackError, match="supports only TCP and HTTP listeners"):
+        clickhouse.ask("SYSTEM START LISTEN HTTPS")
 
 
 @pytest.fixture

@@ -63,8 +63,10 @@ NESTED: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def schemas(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSchemaRegistry]:
-    with running(LocalSchemaRegistry(tmp_path_factory.mktemp("registry"))) as server:
+def schemas(
+    servers: None, certs: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalSchemaRegistry]:
+    with running(LocalSchemaRegistry(tmp_path_factory.mktemp("registry"), certs)) as server:
         yield server
 
 
@@ -167,14 +169,15 @@ def test_a_user_and_a_password(schemas: LocalSchemaRegistry, gate: Callable[...,
 def test_tls_with_an_authority_of_ones_own(
     schemas: LocalSchemaRegistry, gate: Callable[..., Gate], certs: Certificates
 ) -> None:
-    number, secure = schemas.register("secure", ORDER), gate(tls=certs)
-    authority = certs.authority.read_text()
-    assert json.loads(registry_at(secure.url, authority=authority).schema(number).text) == ORDER
-    with pytest.raises(CertificateRefused, match="signed by an authority that is not known here") as caught:
-        registry_at(secure.url).schema(number)
-    assert "`ca_cert` of the registry" in caught.value.command
-    with pytest.raises(ConfigError, match="not valid PEM"):
-        registry_at(secure.url, authority="no certificate")
+    """Of the registry itself, and of what stands before it."""
+    number, authority = schemas.register("secure", ORDER), certs.authority.read_text()
+    for url in (schemas.secure_url, gate(tls=certs).url):
+        assert json.loads(registry_at(url, authority=authority).schema(number).text) == ORDER
+        with pytest.raises(CertificateRefused, match="signed by an authority that is not known here") as caught:
+            registry_at(url).schema(number)
+        assert "`ca_cert` of the registry" in caught.value.command
+        with pytest.raises(ConfigError, match="not valid PEM"):
+            registry_at(url, authority="no certificate")
 
 
 def test_a_client_certificate(schemas: LocalSchemaRegistry, gate: Callable[..., Gate], certs: Certificates) -> None:
@@ -373,15 +376,17 @@ def test_avro_lands_in_postgres(
     kafka: LocalKafka,
     postgres: Any,
     schemas: LocalSchemaRegistry,
+    certs: Certificates,
     new_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
+    """With TLS of the registry itself."""
     topic = new_topic()
     sink = {"sql": {"url": postgres.url, "table": "avro_orders", "create": True}}
-    values = orders(schemas, topic)
-    totals = land(kafka, topic, values[:50], tmp_path, {"url": schemas.url}, sink)
+    values, registry = orders(schemas, topic), {"url": schemas.secure_url, "ca_cert": str(certs.authority)}
+    totals = land(kafka, topic, values[:50], tmp_path, registry, sink)
     assert (totals.read, totals.landed) == (50, 50)
-    totals = land(kafka, topic, values[50:], tmp_path, {"url": schemas.url}, sink)  # into the table that it made
+    totals = land(kafka, topic, values[50:], tmp_path, registry, sink)  # into the table that it made
     assert (totals.read, totals.landed, totals.dead_lettered) == (53, 50, 3)
     assert reasons(tmp_path) == REASONS
     with psycopg.connect(postgres.url.replace("+psycopg", "")) as connection:
