@@ -128,15 +128,38 @@ def wait_for(planted: Planted, running: subprocess.Popen[bytes], what: str) -> N
         time.sleep(0.2)
 
 
-def lake(planted: Planted, kafka: SecureKafka, catalog: LocalRestCatalog, topic: str, **conf: Any) -> str:
-    """A pipeline whose changes Spark merges: its session has the catalog's properties, and the user's own. Returns the address of its pages."""
+def avro(planted: Planted, registry: Gate, certs: Certificates) -> dict[str, Any]:
+    """The format of records whose schemas come from a registry with a password."""
+    login = {"user": USER, "password": planted.plant("registry", "command")}
+    return {"avro": {"registry": {"url": registry.url, "ca_cert": str(certs.authority), **login}}}
+
+
+def own_key(planted: Planted, certs: Certificates) -> dict[str, str]:
+    """A client's certificate for Kafka, whose key is a secret in the file."""
+    key = planted.plant("key", "file", certs.client_key.read_text().strip())
+    planted.secrets["key"] = certs.client_key.read_text().splitlines()[1]
+    return {"ssl.certificate.location": str(certs.client), "ssl.key.pem": key}
+
+
+def with_pages(planted: Planted, **conf: Any) -> tuple[dict[str, Any], str]:
+    """Spark with pages and an event log, and the address of its pages."""
     (port,) = free_ports(1)
+    pages = {"spark.ui.enabled": True, "spark.ui.port": port, "spark.eventLog.enabled": True}
+    pages |= {"spark.eventLog.dir": (planted.folder / "events").as_uri(), "spark.eventLog.compress": False}
+    (planted.folder / "events").mkdir()
+    return {"master": "local[1]", "conf": {**pages, **conf}}, f"http://127.0.0.1:{port}"
+
+
+def lake(
+    planted: Planted, kafka: SecureKafka, registry: Gate, catalog: LocalRestCatalog, topic: str, **conf: Any
+) -> str:
+    """A pipeline whose changes Spark merges: its session has the catalog's properties, and the user's own. Returns the address of its pages."""
     source = {
         "bootstrap_servers": kafka.at("sasl_tls"),
         "topics": [topic],
-        "schema": "id BIGINT NOT NULL",
+        "format": avro(planted, registry, kafka.certificates),
         "options": kafka.options("sasl_tls", "SCRAM-SHA-512")
-        | {"sasl.password": planted.plant("kafka", "environment", KAFKA)},
+        | {"sasl.password": planted.plant("kafka", "environment", KAFKA), **own_key(planted, kafka.certificates)},
     }
     properties = {
         "type": "rest",
@@ -153,18 +176,16 @@ def lake(planted: Planted, kafka: SecureKafka, catalog: LocalRestCatalog, topic:
         "spark.hadoop.fs.azure.account.key.lake": planted.plant("azure", "command"),
         "spark.hadoop.fs.s3a.secret.key": planted.plant("s3a", "file"),
     }
-    pages = {"spark.ui.enabled": True, "spark.ui.port": port, "spark.eventLog.enabled": True}
-    pages |= {"spark.eventLog.dir": (planted.folder / "events").as_uri(), "spark.eventLog.compress": False}
-    (planted.folder / "events").mkdir()
+    spark, url = with_pages(planted, **storage, **conf)
     table = f"db.{topic.replace('-', '_')}"
     sink = {"catalog": properties, "table": table, "create": True, "identity": "id", "changes": {"mode": "upsert"}}
     planted.write_file(
         source,
         {"iceberg": sink},
         dead_letters={"topic": f"{topic}-dead"},
-        spark={"master": "local[1]", "conf": {**storage, **pages, **conf}},
+        spark=spark,
     )
-    return f"http://127.0.0.1:{port}"
+    return url
 
 
 def make_topics(kafka: SecureKafka, topic: str) -> None:
@@ -179,6 +200,27 @@ def produce(kafka: SecureKafka, topic: str, *values: bytes) -> None:
     assert producer.flush(30) == 0
 
 
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture(scope="module")
+def schemas(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSchemaRegistry]:
+    with running(LocalSchemaRegistry(tmp_path_factory.mktemp("registry"))) as server:
+        yield server
+
+
+@pytest.fixture
+def registry(schemas: LocalSchemaRegistry, certs: Certificates) -> Iterator[Gate]:
+    with closing(Gate(schemas, user=USER, password="c4nary-registry", tls=certs)) as gate:
+        yield gate
+
+
+def framed(number: int, value: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(ORDER), value)
+    return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
+
+
 def spark_pages(surfaces: Surfaces, url: str) -> None:
     """Those of people and those of programs."""
     with NO_PROXY.open(f"{url}/api/v1/applications", timeout=20) as answer:
@@ -190,14 +232,87 @@ def spark_pages(surfaces: Surfaces, url: str) -> None:
 def test_a_run_with_spark_shows_none(
     planted: Planted,
     secure: SecureKafka,
+    schemas: LocalSchemaRegistry,
+    registry: Gate,
     rest_catalog: LocalRestCatalog,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url = lake(planted, secure, rest_catalog, "canary-lake")
-    make_topics(secure, "canary-lake")
-    produce(secure, "canary-lake", *(json.dumps({"id": number}).encode() for number in range(5)), b"broken")
+    url = lake(planted, secure, registry, rest_catalog, "canary-lake")
+    five_orders(secure, schemas, "canary-lake")
     surfaces = Surfaces()
+    search_process(planted, surfaces, url)
+    search_commands(planted, surfaces, capsys, monkeypatch)
+    surfaces.add("topic of dead letters", *letters(secure, "canary-lake-dead"))
+    surfaces.add_files("the lake, with its ledger", rest_catalog.folder)
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys() - {"environments", "temporary files"}
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 11
+
+
+@pytest.mark.long
+def test_a_run_with_spark_into_clickhouse_shows_none(
+    planted: Planted,
+    secure: SecureKafka,
+    schemas: LocalSchemaRegistry,
+    registry: Gate,
+    certs: Certificates,
+    database: SecurePostgres,
+    guarded: LocalClickHouse,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client's key for Kafka and ClickHouse, and passwords for the registry, ClickHouse, the ledger and the store of keys."""
+    topic, surfaces = "canary-house", Surfaces()
+    five_orders(secure, schemas, topic)
+    with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as connection:
+        for user in ("keeper", "hoarder"):
+            connection.execute(f"CREATE USER {user} SUPERUSER PASSWORD 'c4nary-{user}'")
+            connection.execute(f"CREATE DATABASE of_{user} OWNER {user}")
+
+    def place(user: str, secret: str) -> str:
+        url = database.secure_url(password=secret).replace("landonce:", f"{user}:")
+        return url.replace("/landonce?", f"/of_{user}?")
+
+    source = {
+        "bootstrap_servers": secure.at("mutual"),
+        "topics": [topic],
+        "format": avro(planted, registry, certs),
+        "options": {"security.protocol": "SSL", "ssl.ca.location": str(certs.authority), **own_key(planted, certs)},
+    }
+    (planted.folder / "client.secret").write_bytes(certs.client_key.read_bytes())
+    tls = {"ca_cert": str(certs.authority), "client_cert": str(certs.client), "client_key": "client.secret"}
+    spark, pages = with_pages(planted)
+    with closing(TlsGate(guarded.http_port, certs, ask_client=True)) as gate:
+        url = https(guarded.url, gate.port).replace("c4nary-clickhouse", planted.plant("clickhouse", "environment"))
+        planted.write_file(
+            source,
+            {"clickhouse": {"url": url, "table": "orders", "create": True, **tls}},
+            ledger={"postgres": place("keeper", planted.plant("keeper", "command"))},
+            dedup={"key": ["id"], "store": {"postgres": place("hoarder", planted.plant("hoarder", "file"))}},
+            dead_letters={"topic": f"{topic}-dead"},
+            spark=spark,
+        )
+        search_process(planted, surfaces, pages)
+        search_commands(planted, surfaces, capsys, monkeypatch)
+    for user in ("keeper", "hoarder"):
+        surfaces.add(f"tables of the {user}", *ledger_dump(place(user, f"c4nary-{user}")))
+    surfaces.add("topic of dead letters", *letters(secure, f"{topic}-dead"))
+    surfaces.add("statements", statements(guarded))
+    assert surfaces.places_of(MARKER) >= surfaces.texts.keys() - {"environments", "temporary files"}
+    assert planted.found(surfaces) == {}
+    assert len(planted.secrets) == 5
+
+
+def five_orders(kafka: SecureKafka, schemas: LocalSchemaRegistry, topic: str) -> None:
+    """And a record that cannot land."""
+    number = schemas.register(f"{topic}-value", ORDER)
+    make_topics(kafka, topic)
+    produce(kafka, topic, *(framed(number, {"id": at}) for at in range(5)), b"broken")
+
+
+def search_process(planted: Planted, surfaces: Surfaces, url: str) -> None:
+    """A run until its records have landed: what may be read of it from outside, Spark's own surfaces included."""
     with process(planted) as running:
         wait_for(planted, running, '"landed": 5')
         surfaces.add_processes(running.pid, planted.given)
@@ -205,6 +320,15 @@ def test_a_run_with_spark_shows_none(
         surfaces.add_files("temporary files", planted.folder / "tmp")
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0
+    surfaces.add("output", (planted.folder / "out.log").read_bytes(), (planted.folder / "err.log").read_bytes())
+    surfaces.add_files("event log", planted.folder / "events")
+    surfaces.add_files("dead letters", planted.folder / "dead")
+
+
+def search_commands(
+    planted: Planted, surfaces: Surfaces, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other commands say after a run, and what all of them leave in the folder."""
     for name, value in planted.given.items():
         monkeypatch.setenv(name, value)
     for command in COMMANDS:
@@ -212,29 +336,24 @@ def test_a_run_with_spark_shows_none(
         assert said.code == 0, said
         surfaces.add("commands", said.out, said.err)
     surfaces.add("repr", repr(load(planted.file)), repr(open_parts(load(planted.file))))
-    surfaces.add("output", (planted.folder / "out.log").read_bytes(), (planted.folder / "err.log").read_bytes())
-    surfaces.add_files("event log", planted.folder / "events")
-    surfaces.add_files("dead letters", planted.folder / "dead")
-    surfaces.add("topic of dead letters", *letters(secure, "canary-lake-dead"))
-    surfaces.add_files("the lake, with its ledger", rest_catalog.folder)
     surfaces.add_files("other files", planted.folder, but=planted.inputs)
-    assert surfaces.places_of(MARKER) >= surfaces.texts.keys() - {"environments", "temporary files"}
-    assert planted.found(surfaces) == {}
-    assert len(planted.secrets) == 9
 
 
 @pytest.mark.long
 def test_the_control_spark_shows_what_nobody_hides(
-    planted: Planted, secure: SecureKafka, rest_catalog: LocalRestCatalog
+    planted: Planted,
+    secure: SecureKafka,
+    schemas: LocalSchemaRegistry,
+    registry: Gate,
+    rest_catalog: LocalRestCatalog,
 ) -> None:
     """With Spark's own idea of what is secret, the same search finds some of these in its pages and its event log."""
     theirs = {"spark.redaction.regex": "(?i)secret|password|token|access[.]?key"}
-    url = lake(planted, secure, rest_catalog, "canary-shown", **theirs)
-    make_topics(secure, "canary-shown")
-    produce(secure, "canary-shown", json.dumps({"id": 1}).encode())
+    url = lake(planted, secure, registry, rest_catalog, "canary-shown", **theirs)
+    five_orders(secure, schemas, "canary-shown")
     surfaces = Surfaces()
     with process(planted) as running:
-        wait_for(planted, running, '"landed": 1')
+        wait_for(planted, running, '"landed": 5')
         spark_pages(surfaces, url)
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0
@@ -242,15 +361,6 @@ def test_the_control_spark_shows_what_nobody_hides(
     found = planted.found(surfaces)
     assert found["credential"] == found["azure"] == {"Spark's pages", "event log"}
     assert found.keys().isdisjoint({"kafka", "s3", "s3a"})
-
-
-ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-
-
-@pytest.fixture(scope="module")
-def schemas(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSchemaRegistry]:
-    with running(LocalSchemaRegistry(tmp_path_factory.mktemp("registry"))) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -277,12 +387,6 @@ def statements(server: LocalClickHouse) -> str:
     return server.ask("SELECT * FROM system.query_log")
 
 
-def framed(number: int, value: dict[str, Any]) -> bytes:
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema(ORDER), value)
-    return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
-
-
 def ledger_dump(url: str) -> list[str]:
     """All rows of all tables of the ledger."""
     with psycopg.connect(url) as connection:
@@ -296,6 +400,7 @@ def test_a_run_into_clickhouse_shows_none(
     secure: SecureKafka,
     certs: Certificates,
     schemas: LocalSchemaRegistry,
+    registry: Gate,
     database: SecurePostgres,
     guarded: LocalClickHouse,
     capsys: pytest.CaptureFixture[str],
@@ -304,35 +409,17 @@ def test_a_run_into_clickhouse_shows_none(
     """Over TLS everywhere: a key of the client's for Kafka, and passwords for the registry, ClickHouse and the ledger. Then these passwords
     are wrong, one after another, and the errors show none either."""
     topic, surfaces = "canary-orders", Surfaces()
-    number = schemas.register(f"{topic}-value", ORDER)
-    make_topics(secure, topic)
-    produce(secure, topic, *(framed(number, {"id": at}) for at in range(5)), b"broken")
-    key_line = certs.client_key.read_text().splitlines()[1]
+    five_orders(secure, schemas, topic)
     with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE USER bob SUPERUSER PASSWORD 'c4nary-ledger'")
-    gates = [
-        Gate(schemas, user=USER, password="c4nary-registry", tls=certs),
-        TlsGate(guarded.http_port, certs),
-    ]
-    registry = {
-        "url": gates[0].url,
-        "user": USER,
-        "password": planted.plant("registry", "command"),
-        "ca_cert": str(certs.authority),
-    }
+    gate = TlsGate(guarded.http_port, certs)
     source: dict[str, Any] = {
         "bootstrap_servers": secure.at("mutual"),
         "topics": [topic],
-        "format": {"avro": {"registry": registry}},
-        "options": {
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(certs.authority),
-            "ssl.certificate.location": str(certs.client),
-            "ssl.key.pem": planted.plant("key", "file", certs.client_key.read_text().strip()),
-        },
+        "format": avro(planted, registry, certs),
+        "options": {"security.protocol": "SSL", "ssl.ca.location": str(certs.authority), **own_key(planted, certs)},
     }
-    planted.secrets["key"] = key_line
-    url = https(guarded.url, gates[1].port).replace("c4nary-clickhouse", planted.plant("clickhouse", "command"))
+    url = https(guarded.url, gate.port).replace("c4nary-clickhouse", planted.plant("clickhouse", "command"))
     sink = {"url": url, "table": "orders", "create": True, "ca_cert": str(certs.authority)}
     secure_url = database.secure_url(password="PASSWORD").replace("landonce:PASSWORD", "bob:PASSWORD")
     ledger = secure_url.replace("PASSWORD", planted.plant("ledger", "environment"))
@@ -355,8 +442,7 @@ def test_a_run_into_clickhouse_shows_none(
     produce(secure, topic, framed(other, {"id": 5}))
     for wrong in ("clickhouse", "registry", "ledger"):
         surfaces.add(f"error of {wrong}", fails(planted, wrong, capsys, monkeypatch))
-    for each in gates:
-        each.close()
+    gate.close()
     assert surfaces.places_of(MARKER) >= surfaces.texts.keys()
     assert planted.found(surfaces) == {}
     assert len(planted.secrets) == 7
