@@ -397,6 +397,9 @@ def _driver_autocommits(driver: Any, dialect: Dialect) -> bool:
 def _in_transaction(driver: Any) -> bool:
     """Whether a transaction was begun though statements commit by themselves otherwise, such as by `connection.transaction()` of psycopg, or
     `begin()` of PyMySQL."""
+    driver = getattr(driver, "driver_connection", driver)  # SQLAlchemy's, around those of async drivers
+    if hasattr(driver, "is_in_transaction"):  # asyncpg's
+        return bool(driver.is_in_transaction())
     found = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg's, in all of its versions
     if found is not None:
         return found in _BEGUN

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -915,21 +919,35 @@ def test_a_transaction_on_a_connection_whose_statements_commit_by_themselves_oth
         assert stored(engine, topic) == {0: 4}
 
 
-@pytest.mark.parametrize("database", ["postgres", "sqlite"])
+@pytest.mark.parametrize(
+    ("database", "driver"),
+    [
+        ("postgres", "psycopg"),
+        ("postgres", "asyncpg"),
+        ("sqlite", "aiosqlite"),
+        pytest.param("mariadb", "aiomysql", marks=pytest.mark.long),
+        pytest.param("mariadb", "asyncmy", marks=pytest.mark.long),
+    ],
+)
 def test_an_async_engine(
-    kafka: LocalKafka, new_topic: Callable[..., str], request: pytest.FixtureRequest, tmp_path: Path, database: str
+    kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    database: str,
+    driver: str,
 ) -> None:
     """Results and offsets in a transaction that is awaited: rollback, commit, a session, and a successor that fences."""
     topic = new_topic()
     produce(kafka, topic, 6)
-    url = f"sqlite:///{tmp_path}/db" if database == "sqlite" else request.getfixturevalue("postgres").url
+    url = f"sqlite:///{tmp_path}/db" if database == "sqlite" else request.getfixturevalue(database).url
     judge = create_engine(url)
     with judge.begin() as connection:
         for statement in ("DROP TABLE IF EXISTS results", "DROP TABLE IF EXISTS landonce_offset", RESULTS):
             connection.execute(text(statement))
 
     async def consume() -> None:
-        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        engine = create_async_engine(make_url(url).set(drivername=f"{make_url(url).get_backend_name()}+{driver}"))
         handler = SqlOffsets(engine)
         with OffsetStore.connect(config(kafka, topic), [topic], handler) as store:
             for end in (asyncio.CancelledError, None):
@@ -1014,6 +1032,59 @@ def test_offsets_in_the_rows_of_results(kafka: LocalKafka, new_topic: Callable[.
             gathered.add("3 to 5")
             store.save_many(messages, gathered)
     assert rows() == [("0", 1), ("1", 2), ("2", 3), ("3 to 5", 6)]
+
+
+KILLED = """
+import json, os, signal, sys
+from offsets_in_rows import OffsetsInRows
+from landonce.consumer import OffsetStore
+path, topic, moment, config = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+
+class Killed(OffsetsInRows):
+    def write(self, rows, seen):
+        if rows[0][0] is None:
+            return super().write(rows, seen)
+        if moment == "after":
+            super().write(rows, seen)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with OffsetStore.connect(config, [topic], Killed(path)) as store:
+    while not (messages := store.consume(3)):
+        pass
+    with store.transaction() as gathered:
+        for each in messages:
+            gathered.add(each.value().decode())
+            store.save(each, gathered)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_consumer_with_offsets_in_rows_is_killed(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, moment: str
+) -> None:
+    """With `kill -9`, around its one write. A static member comes back at once."""
+    topic, path = new_topic(), str(tmp_path / "results.db")
+    produce(kafka, topic, 6)
+    settings = config(kafka, topic, **{"group.instance.id": "one"})
+    words = [sys.executable, "-c", KILLED, path, topic, moment, json.dumps(settings)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(words, env=environment, timeout=120).returncode == -signal.SIGKILL
+
+    def results() -> list[str]:
+        asked = "SELECT result FROM results WHERE result IS NOT NULL ORDER BY id"
+        with closing(sqlite3.connect(path)) as connection:
+            return [row[0] for row in connection.execute(asked)]
+
+    landed_before = len(results())
+    assert (landed_before > 0) == (moment == "after")
+    with OffsetStore.connect(settings, [topic], OffsetsInRows(path)) as store:
+        messages = read(store, 6 - landed_before)
+        with store.transaction() as gathered:
+            for each in messages:
+                gathered.add(each.value().decode())
+                store.save(each, gathered)
+    assert results() == [str(number) for number in range(6)]
 
 
 def test_an_async_driver_whose_waiting_twin_is_not_known() -> None:
