@@ -316,6 +316,44 @@ def test_the_newest_process_has_a_partition_until_it_is_given_back(open_site: An
     site.holds(30, 20)
 
 
+def test_processes_push_at_once_and_one_takes_a_partition_over(open_site: Any) -> None:
+    """Two that begin with nothing: neither tables nor a ledger are there. Each has a partition, then one has both."""
+    site = open_site("postgres")
+    command = [sys.executable, str(Path(__file__).with_name("pushing_program.py")), site.sink.url.get_secret_value()]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) for _ in "ab"
+    ]
+    one, two = started
+    try:
+        assert [answer(each) for each in started] == ["ready", "ready"]
+        tell(one, "0 100")
+        tell(two, "1 100")
+        assert [answer(each) for each in started] == ["100", "100"]
+        site.holds(100, 100)
+        tell(one, "0 1000000")
+        tell(two, "0 50")
+        assert answer(one) == "Fenced"
+        end = int(answer(two))
+        assert end >= 150
+        tell(one, "2 10")
+        assert answer(one) == "10"
+        site.holds(end, 100, 10)
+    finally:
+        for each in started:
+            each.kill()
+            each.communicate()
+
+
+def tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
 def test_rows_may_change_their_columns_between_two_pushes(open_site: Any) -> None:
     site = open_site("sqlite")
     once = site.once(schema=None)
