@@ -102,10 +102,6 @@ def test_a_replicated_table_is_made_and_its_rows_wait_for_the_replica(
     assert site.position() == {}, "nothing counts as landed"
     assert not in_table(site)
 
-    [replica] = site.ask(f"SELECT is_readonly, total_replicas FROM system.replicas WHERE table = '{site.table}'")
-    assert replica == {"is_readonly": 1, "total_replicas": 1}, (
-        "chdb starts replicas now: test them, and change docs/clickhouse.md"
-    )
     checked = command("check", file)
     said = " ".join(checked.out.split())
     assert "replicated_deduplication_window = 10000" in said
@@ -114,6 +110,17 @@ def test_a_replicated_table_is_made_and_its_rows_wait_for_the_replica(
     assert "insert_quorum is 0" in said
     assert "refused" in said.partition("position")[2], "what the table holds cannot be asked yet"
     assert checked.code == 1
+
+
+@pytest.mark.parametrize("keeper", ["zookeeper", "of the process"])
+def test_a_replica_does_not_start_here(
+    server: LocalClickHouse, clickhouse: LocalClickHouse, keeper: str, new_table: Callable[[], str]
+) -> None:
+    """With any Keeper."""
+    asked, table = server if keeper == "zookeeper" else clickhouse, new_table()
+    asked.ask(f"CREATE TABLE {table} (id Int64) ENGINE = ReplicatedMergeTree('/tables/{table}', 'here') ORDER BY id")
+    found = asked.ask(f"SELECT is_readonly, total_replicas FROM system.replicas WHERE table = '{table}'")
+    assert found.split() == ["1", "1"], "chdb starts replicas now: test them, and change docs/clickhouse.md"
 
 
 def test_statements_on_a_cluster_do_not_run_here(site: Site, command: Command) -> None:

@@ -21,6 +21,7 @@ from landonce.engine.pipeline import run_pipeline
 from landonce.errors import TargetUnavailable
 from landonce.local import LocalKafka
 from landonce.sinks.iceberg.commit import Attempt, TableBranch
+from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import load
 
 pytestmark = pytest.mark.integration
@@ -148,3 +149,5 @@ def test_check_warns_of_batches_that_follow_each_other_too_fast(
     (warning,) = said(interval="9s")
     assert warning.startswith("batch.interval is 9 s: every batch is a snapshot and small files")
     assert said(interval="10s") == said(max_rows=10) == []
+    parts = open_parts(load(lake.file))
+    assert parts.config.batch.every(parts.sink.interval).interval == 60.0, "a file that names none"
