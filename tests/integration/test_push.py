@@ -326,18 +326,18 @@ def test_processes_push_at_once_and_one_takes_a_partition_over(open_site: Any) -
     one, two = started
     try:
         assert [answer(each) for each in started] == ["ready", "ready"]
-        tell(one, "0 100")
-        tell(two, "1 100")
-        assert [answer(each) for each in started] == ["100", "100"]
-        site.holds(100, 100)
+        tell(one, "0 30")
+        tell(two, "1 30")
+        assert [answer(each) for each in started] == ["30", "30"]
+        site.holds(30, 30)
         tell(one, "0 1000000")
-        tell(two, "0 50")
+        tell(two, "0 20")
         assert answer(one) == "Fenced"
         end = int(answer(two))
-        assert end >= 150
+        assert end >= 50
         tell(one, "2 10")
         assert answer(one) == "10"
-        site.holds(end, 100, 10)
+        site.holds(end, 30, 10)
     finally:
         for each in started:
             each.kill()
