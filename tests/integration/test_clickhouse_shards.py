@@ -575,6 +575,7 @@ def test_a_push_waits_for_a_shard_that_is_down(pushes: ShardPushes, monkeypatch:
     pushes.holds(60)
 
 
+@pytest.mark.long
 def test_a_push_by_another_map_is_refused_while_one_is_pending(pushes: ShardPushes) -> None:
     pushes.push(pushes.once(), 0, 10)
     pushes.dies("commit", 10, 60)
