@@ -316,6 +316,10 @@ class Ledger(Part):
         return self.postgres.get_secret_value() if self.postgres is not None else self.sqlite or Path()
 
 
+MOST_BLOCK_ROWS = 1_000_000
+"""ClickHouse makes one part of up to 1,048,449 rows by default."""
+
+
 class Batch(Part):
     """The largest size of a micro-batch and of a block, and the interval between batches."""
 
@@ -325,7 +329,7 @@ class Batch(Part):
     """After this time, blocks that are ready are committed without those that are not. None: a batch is committed whole."""
     max_rows: int = Field(default=1_000_000, gt=0)
     max_bytes: Size = Field(default=2**30, gt=0)
-    block_rows: int = Field(default=200_000, gt=0, le=1_000_000)
+    block_rows: int = Field(default=200_000, gt=0, le=MOST_BLOCK_ROWS)
     block_bytes: Size = Field(default=128 * 2**20, gt=0)
 
     def every(self, interval: float) -> Batch:

@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from landonce.config.dedup import Dedup
-from landonce.config.model import Transform
+from landonce.config.model import MOST_BLOCK_ROWS, Batch, Transform
 from landonce.config.start import KafkaStart
 from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
 from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
@@ -153,6 +153,7 @@ def both_drivers(
             once=False,
             topics=StoredTopics(place, config.pipeline),
         )
+        push.pace.paced = pushes_whole(pushing)
         pushed.stopping = push.stopping
         types = waiting.until(lambda: known_types(parts))
         accepting = accepting_parts(parts, dedup, place, accepted_schema(target.recipe, dedup, types), types)
@@ -182,8 +183,26 @@ def refuse_target(parts: Parts) -> None:
 
 def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
     """The ends of the pipeline that pushes: its workers read from the store."""
-    config = parts.config
-    return replace(parts, config=pushing_config(config), stored=StoredRecords(place, config.pipeline))
+    config = pushing_config(parts.config)
+    if pushes_whole(parts):
+        config = config.model_copy(update={"batch": one_block(config.batch)})
+    return replace(parts, config=config, stored=StoredRecords(place, config.pipeline))
+
+
+def pushes_whole(parts: Parts) -> bool:
+    """Whether each block is an insert of its own, so that landonce makes few of them. What commits atomically has one commit per batch,
+    whatever its blocks are."""
+    return not parts.sink.commits_batches
+
+
+def one_block(batch: Batch) -> Batch:
+    """Of which a batch is one block of each table, as large as one insert can be. A file that names `block_rows` says otherwise."""
+    if "block_rows" in batch.model_fields_set:
+        return batch
+    rows = min(batch.max_rows, MOST_BLOCK_ROWS)
+    return batch.model_copy(
+        update={"max_rows": rows, "block_rows": rows, "max_bytes": min(batch.max_bytes, batch.block_bytes)}
+    )
 
 
 def pushing_config(config: Pipeline) -> Pipeline:

@@ -231,13 +231,15 @@ class Machine:
 
     @property
     def new_ranges(self) -> tuple[Range, ...]:
-        """All that Spark brings and the ledger lacks; or offsets up to the last stable ones, when a batch is full or its interval is over."""
+        """All that Spark brings and the ledger lacks; or offsets up to the last stable ones, when the interval is over, or, unless batches are paced,
+        when a batch is full."""
         ranges = self.source.undelivered(self.state)
         if self.incoming is not None:
             return ranges
-        full = self.world.limits.max_rows
-        ranges = take(ranges, full)
-        ready = self.world.due or self.policy.once or sum(each.span for each in ranges) >= full
+        limits = self.world.limits
+        ranges = take(ranges, limits.max_rows)
+        full = not limits.paced and sum(each.span for each in ranges) >= limits.max_rows
+        ready = full or self.world.due or self.policy.once
         return ranges if ready else ()
 
     @property

@@ -22,10 +22,19 @@ class Limits:
     max_rows: int
     block_rows: int
     parallelism: int = 1
+    paced: bool = False
+    """A batch waits for its interval also when it is full."""
 
     @staticmethod
     def of(
-        *, max_rows: int, max_bytes: int, block_rows: int, block_bytes: int, parallelism: int, record_bytes: float
+        *,
+        max_rows: int,
+        max_bytes: int,
+        block_rows: int,
+        block_bytes: int,
+        parallelism: int,
+        record_bytes: float,
+        paced: bool = False,
     ) -> Limits:
         """Both kinds of limit as one number of records, at least one record."""
         per_record = max(record_bytes, 1.0)
@@ -33,6 +42,7 @@ class Limits:
             max_rows=max(1, min(max_rows, int(max_bytes / per_record))),
             block_rows=max(1, min(block_rows, int(block_bytes / per_record))),
             parallelism=max(1, parallelism),
+            paced=paced,
         )
 
 
@@ -147,6 +157,7 @@ class Pace:
     deadline: float
     """Seconds; the least time that a plan is given."""
     parallelism: int
+    paced: bool = False
     record_bytes: float = _FIRST_GUESS
     slowest: float = 0.0
     guessing: bool = True
@@ -159,6 +170,7 @@ class Pace:
             block_bytes=self.batch.block_bytes,
             parallelism=self.parallelism,
             record_bytes=self.record_bytes,
+            paced=self.paced,
         )
 
     def sampled(self, record_bytes: float) -> None:

@@ -76,12 +76,15 @@ def test_copies_land_once(site: Site, spark: SparkSession, new_topic: Callable[.
     assert in_table(site) == unique(sent + more)
 
 
-@pytest.mark.parametrize("batch", [Batch(), Batch(interval="0s", block_rows=40)], ids=["default", "control"])
+BACKLOG = Batch(max_rows=800)
+
+
+@pytest.mark.parametrize("batch", [BACKLOG, Batch(interval="0s", block_rows=40)], ids=["default", "control"])
 def test_a_steady_stream_makes_at_most_one_insert_a_second(
     site: Site, spark: SparkSession, new_topic: Callable[..., str], batch: Batch
 ) -> None:
-    """Over all partitions of the topic, at every moment. The control does not wait, and cuts the records that are there at the start into
-    60 blocks."""
+    """Over all partitions of the topic, at every moment, also while several full batches wait. The control does not wait, and cuts the
+    records that are there at the start into 60 blocks."""
     topic = new_topic(2)
     site.topics = (topic,)
     site.make("id Int64, name String", "ORDER BY tuple()")
@@ -92,31 +95,42 @@ def test_a_steady_stream_makes_at_most_one_insert_a_second(
     )
     sent = send(site.kafka, topic, [{"id": at, "name": "n"} for at in range(2_400)])
     began = time.monotonic()
+    looks: list[tuple[float, int, float]] = []
+
+    def look() -> None:
+        """A merge makes a part of a higher level."""
+        before = time.monotonic()
+        parts = f"system.parts WHERE table = '{site.table}' AND database = currentDatabase() AND level = 0"
+        looks.append((before, int(site.ask(f"SELECT count() AS n FROM {parts}")[0]["n"]), time.monotonic()))
 
     def too_many() -> bool:
-        """A merge makes a part of a higher level."""
-        parts = f"system.parts WHERE table = '{site.table}' AND database = currentDatabase() AND level = 0"
-        inserts = int(site.ask(f"SELECT count() AS n FROM {parts}")[0]["n"])
-        return inserts > time.monotonic() - began + 1
+        """Inserts begin a second after each other, and each ends before the next one begins: so in any time, as many as it has seconds, one
+        that began before, and one that begins with it."""
+        return any(
+            inserts - earlier > after - before + 2
+            for number, (before, earlier, _) in enumerate(looks)
+            for _, inserts, after in looks[number:]
+        )
 
-    moments: list[bool] = []
     run.start()
     while time.monotonic() - began < 8:
         number = len(sent)
         for partition in range(2):
             more = [{"id": at, "name": "n"} for at in range(number + partition, number + 20, 2)]
             sent += send(site.kafka, topic, more, partition=partition)
-        moments.append(too_many())
+        look()
         time.sleep(0.05)
     while in_table(site) != unique(sent) and time.monotonic() - began < 120:
-        moments.append(too_many())
+        look()
         time.sleep(0.2)
-    moments.append(too_many())
+    look()
     stopping[0].set()
     run.join(60)
 
     assert in_table(site) == unique(sent)
-    assert any(moments) is (batch != Batch())
+    assert too_many() is (batch != BACKLOG)
+    largest = site.ask(f"SELECT max(rows) AS n FROM system.parts WHERE table = '{site.table}'")[0]["n"]
+    assert (int(largest) == BACKLOG.max_rows) is (batch == BACKLOG), "a full batch is one insert"
 
 
 def test_the_audit_accounts_for_events_that_where_filters(

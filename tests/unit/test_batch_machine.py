@@ -114,6 +114,13 @@ def test_a_batch_is_made_when_it_is_full_or_its_interval_is_over() -> None:
         assert replace(machine, surveyed=world).advance(STATE)[1].step is step
 
 
+def test_a_full_batch_waits_for_its_interval_where_batches_are_paced() -> None:
+    machine = Machine(Transactional("t", "f"), Step.BIND, STATE, looked=frozenset({P}))
+    for due, step in ((False, Step.IDLE), (True, Step.PREPARE)):
+        world = Surveyed(VIEW, 0, Limits(9, 9, paced=True), 10, due=due)
+        assert replace(machine, surveyed=world).advance(STATE)[1].step is step
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_blocks_of_a_partition_land_one_after_the_other_where_later_rows_take_earlier_ones_away(ordered: bool) -> None:
     policy = Deduplicating("t", "f", ordered=ordered, block_rows=3)

@@ -1,7 +1,11 @@
 """How the size and the patience of the next batch follow from what was seen."""
 
+import pytest
+
 from landonce.config.model import Batch
-from landonce.protocol.packing import Pace
+from landonce.dedup.run import one_block
+from landonce.protocol.packing import Pace, pack, take
+from landonce.protocol.ranges import Partition, Range
 
 
 def pace() -> Pace:
@@ -49,3 +53,20 @@ def test_a_batch_without_records_says_nothing_of_their_size() -> None:
     before = seen.limits()
     seen.saw(0, 0, 1.0)
     assert seen.limits() == before
+
+
+@pytest.mark.parametrize("record_bytes", [1, 100, 1_000, 10_000_000])
+@pytest.mark.parametrize("batch", [Batch(), Batch(max_rows=3_000_000), Batch(max_rows=5), Batch(block_bytes=10**6)])
+def test_what_is_pushed_is_one_block_per_batch(batch: Batch, record_bytes: int) -> None:
+    """However much waits, however large records are, and on however many cores."""
+    seen = Pace(one_block(batch), 15.0, parallelism=4, paced=True)
+    seen.saw(1_000, 1_000 * record_bytes, 1.0)
+    limits = seen.limits()
+    assert limits.paced
+    (block,) = pack(take([Range(Partition("t", 0), 0, 10**7)], limits.max_rows), "t", limits)
+    assert block.span == min(10**6, batch.max_rows, max(1, batch.block_bytes // record_bytes))
+
+
+def test_a_file_that_names_the_rows_of_blocks_gets_several() -> None:
+    batch = Batch(max_rows=4_000, block_rows=1_000)
+    assert one_block(batch) == batch
