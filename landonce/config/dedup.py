@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
-from landonce.config.model import Duration, pipeline_name
+from landonce.config.model import Duration, Size, pipeline_name
 from landonce.config.part import Part, SecretUrl, secret_beside
 
 OTHERS = "*"
@@ -17,6 +17,7 @@ SCHEMA: tuple[KeyPart, ...] = ()
 """A key whose fields are marked in the schema of records: the word `schema` in a file."""
 RECORD_TYPE = "_record_type"
 """The column that holds the type of a record, as its schema names it."""
+MOST_CACHED = 4 << 30
 _DAY = 86_400.0
 _MAX_SHARDS = 1024
 _PARTS = "a part of a key is one of NAME, {field: NAME}, {kafka_key: true} and {header: NAME}"
@@ -108,6 +109,8 @@ class Dedup(Part):
     """How long the payloads of accepted events are kept: as long as their keys, or until they are sent."""
     keep_sent: Duration = Field(default=_DAY, ge=0)
     """How long batches are kept after they were sent."""
+    cache: Size = Field(default=MOST_CACHED, gt=0)
+    """The bytes of keys that a machine keeps in files. What was not used for longest is removed first."""
     copies: Literal["count", "keep"] = "count"
     """What is remembered of copies: how many there were, or also where each was found, and where its original is."""
     store: DedupStore | None = None

@@ -62,6 +62,8 @@ class AcceptSink(SnapshotSink[Staged, int]):
     """Seconds that the payloads of sent events stay."""
     version: str
     """Of the schema of records."""
+    cache: int
+    """Bytes of keys that a machine keeps in files."""
     keep_copies: bool = False
     of_query: bool = False
     """Rows of a user's own query are accepted, and not records."""
@@ -286,6 +288,7 @@ class OpenAccept(OpenSnapshot[Staged]):
             bucket=scope.bucket,
             horizon=scope.horizon,
             version=self.sink.version,
+            cache=self.sink.cache,
             keep_copies=self.sink.keep_copies,
         )
 
@@ -356,7 +359,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         self.store.forget_runs(runs)
         if runs:
             with suppress(OSError, ConfigError):  # workers say what is wrong with the folder
-                scratch_of(self.recipe.lineage).remove(runs)
+                scratch_of(self.recipe.lineage, self.recipe.cache).remove(runs)
 
     def _forget_payloads(self, before: int) -> int:
         """Of some events that were accepted before this moment, and sent. Gives of how many chunks."""

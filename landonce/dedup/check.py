@@ -22,7 +22,6 @@ from landonce.dedup.marks import known_types
 from landonce.dedup.operate import place_of_store
 from landonce.dedup.rule import accepted_schema, key_rule, with_type
 from landonce.dedup.run import pushing_parts, refuse_behind, refuse_target
-from landonce.dedup.scratch import MOST_BYTES
 from landonce.dedup.store import Scope, Store
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import LandonceError, SourceUnavailable
@@ -197,11 +196,12 @@ class _DedupCheck:
             return
         words, needs = found
         yield Finding(Level.OK, f"{growth_words(needs)}; {words}")
-        if needs.key_bytes > MOST_BYTES:
+        if needs.key_bytes > self.dedup.cache:
             yield Finding(
                 Level.WARNING,
-                f"a machine keeps at most {size_words(MOST_BYTES)} of keys in files: with more, every batch fetches keys from the store again",
-                "shorten `dedup.ttl`, or compare on more machines with a PostgreSQL store",
+                f"a machine keeps at most {size_words(self.dedup.cache)} of keys in files (dedup.cache): with more, every batch fetches keys "
+                "from the store again",
+                "raise `dedup.cache` if its disk and memory have room, shorten `dedup.ttl`, or compare on more machines with a PostgreSQL store",
             )
         yield from self._room(needs)
 

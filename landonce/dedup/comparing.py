@@ -162,6 +162,8 @@ class AcceptRecipe(ExchangingRecipe[StageTask]):
     horizon: int
     version: str
     """Of the schema that records have now, for people: events of several versions wait in the store at once."""
+    cache: int
+    """Bytes of runs that a machine keeps in files."""
     keep_copies: bool = False
 
     @property
@@ -465,7 +467,7 @@ class Joining:
             found.merged += due
 
     def _open(self, run: Run) -> Keys:
-        return scratch_of(self.recipe.lineage).open(run, lambda: self.store.run_segments(run))
+        return scratch_of(self.recipe.lineage, self.recipe.cache).open(run, lambda: self.store.run_segments(run))
 
     def _encoded(self, shard: int, level: int, bucket: int, keys: Keys) -> tuple[Run, list[Segment]]:
         segments = encode(keys)
@@ -473,8 +475,8 @@ class Joining:
 
 
 @lru_cache(maxsize=4)
-def scratch_of(lineage: str) -> Scratch:
+def scratch_of(lineage: str, most_bytes: int) -> Scratch:
     """One per process: it remembers which files it has checked."""
     folder = scratch_folder(lineage)
     remove_old_stores(folder.parent, but=folder)
-    return Scratch(folder)
+    return Scratch(folder, most_bytes=most_bytes)

@@ -102,7 +102,7 @@ class AcceptedEvents:
 
     def _run(self, run: Run, lineage: str) -> Keys:
         try:
-            return scratch_of(lineage).open(run, lambda: self.kept.store.run_segments(run))
+            return scratch_of(lineage, self.kept.dedup.cache).open(run, lambda: self.kept.store.run_segments(run))
         except RunGone as gone:  # another pipeline of the scope merged it
             raise TargetUnavailable(gone.what) from None
 

@@ -237,6 +237,7 @@ def accept_sink(
         ttl=int(dedup.ttl),
         late=dedup.late,
         payloads_for=int(dedup.ttl) if dedup.payloads == "ttl" else 0,
+        cache=dedup.cache,
         keep_copies=dedup.copies == "keep",
         version=(declared or source).fingerprint()[:12],
         of_query=of_query,

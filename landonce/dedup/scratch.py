@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from landonce.config.dedup import MOST_CACHED
 from landonce.dedup.runs import FIRST_SEEN, KEY_BYTES, Keys, Segment, damaged, digest_of
 from landonce.errors import ConfigError, RunGone
 from landonce.protocol.dedup import Run
@@ -24,8 +25,6 @@ _UNUSED_S = 24 * 3600
 """The age in seconds at which a file that nobody opened is removed: batches open every run that counts. A file that is opened later is fetched
 again."""
 _SWEEP_EVERY = 3600.0
-MOST_BYTES = 4 << 30
-"""Of the runs of one store on one machine. What was not used for longest is removed first."""
 _checked: dict[Path, int] = {}
 """The inodes of files whose digest was checked in this process."""
 
@@ -61,7 +60,7 @@ class Scratch:
     that name. A file holds what the digest covers: all high halves, all low halves, all of `first_seen`.
     """
 
-    def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, *, most_bytes: int = MOST_CACHED) -> None:
         self.folder = _private(folder)
         self.most_bytes = most_bytes
         self._in_use: WeakValueDictionary[Path, mmap.mmap] = WeakValueDictionary()

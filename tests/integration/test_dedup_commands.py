@@ -504,8 +504,10 @@ class TestCheck:
         assert "by all records that the topics got in the last 10 minutes, copies included" in said.out
         assert "guaranteed: each event once within ttl (60 days)" in said.out
         assert sorted(unique.folder.iterdir()) == before
-        unique.write_file(source=unique.source(schema=None))
-        assert "kind (string), id (integer)" in command("check", unique.file).out, "of a sample"
+        unique.write_file({"cache": "400MB"}, source=unique.source(schema=None))
+        said = command("check", unique.file)
+        assert "kind (string), id (integer)" in said.out, "of a sample"
+        assert "a machine keeps at most 400.0 MB of keys in files (dedup.cache)" in said.out
 
     def test_once_it_runs(self, unique: Unique, command: Command) -> None:
         """The rate is that of the store. Nothing is changed."""

@@ -336,7 +336,7 @@ class TestDedup:
         section = dedup("{key: [project, order.id]}")
         assert section.key == (KeyPart(field="project"), KeyPart(field="order.id"))
         assert (section.scope, section.store, section.shards) == (None, None, 16)
-        assert (section.ttl, section.keep_sent) == (60 * 86_400, 86_400)
+        assert (section.ttl, section.keep_sent, section.cache) == (60 * 86_400, 86_400, 4 * 2**30)
         assert (section.late, section.on_null, section.payloads) == ("dead_letter", "dead_letter", "ttl")
 
     def test_parts_of_a_key(self):
@@ -351,10 +351,11 @@ class TestDedup:
 
     def test_every_option(self):
         section = dedup(
-            "{key: [id], scope: shop, ttl: 7d, late: drop, on_null: unique, shards: 1024, payloads: sent, keep_sent: 2h}"
+            "{key: [id], scope: shop, ttl: 7d, late: drop, on_null: unique, shards: 1024, payloads: sent, keep_sent: 2h, cache: 1.5GiB}"
         )
         assert (section.scope, section.ttl, section.late, section.on_null) == ("shop", 604_800, "drop", "unique")
         assert (section.shards, section.payloads, section.keep_sent) == (1024, "sent", 7200)
+        assert section.cache == 3 * 2**29
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -390,6 +391,8 @@ class TestDedup:
             ("{key: [a], ttl: 0s}", "dedup.ttl: must be more than 0"),
             ("{key: [a], ttl: 2 months}", "dedup.ttl: is not a duration"),
             ("{key: [a], keep_sent: -1d}", "dedup.keep_sent: is not a duration"),
+            ("{key: [a], cache: 4 gigs}", "dedup.cache: is not a size"),
+            ("{key: [a], cache: 0}", "dedup.cache: must be more than 0"),
             ("{key: [a], late: keep}", "dedup.late: must be 'dead_letter', 'accept' or 'drop'"),
             ("{key: [a], on_null: skip}", "dedup.on_null: must be 'dead_letter', 'unique' or 'value'"),
             ("{key: [a], payloads: never}", "dedup.payloads: must be 'ttl' or 'sent'"),

@@ -421,7 +421,7 @@ def test_a_row_of_a_query_has_the_same_id_at_every_width():
         sink = sink_of_floats(type_, of_query=True)
         recipe = RowsRecipe(
             pipeline="p", shards=1, place=sink.place, rule=sink.rule, late="accept", source=sink.source,
-            target=sink.target, lineage="l", bucket=1, horizon=0, version="",
+            target=sink.target, lineage="l", bucket=1, horizon=0, version="", cache=1,
         )  # fmt: skip
         decoded = RowsWorker(recipe, None)._fit(rows)
         assert decoded.table.column("row.x")[0].as_py() == 0.1
