@@ -305,6 +305,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         self._forget_runs([run for each in joined for run in each.merged])
         self.store.forget_unlisted(left_out(files.get(EVENTS, ())))
         self._clean_if_due()
+        self.store.reclaim_beside()
         for judged in (judged for each in joined for judged in each.blocks.values()):
             self.copies += judged.copies
             self.seen_again += judged.seen_again
@@ -315,6 +316,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         if self.own is not None and time.monotonic() >= self._clean_after:
             self.own.check_owner(held)
             self._clean_if_due()
+            self.store.reclaim_beside()
 
     def _clean_if_due(self) -> None:
         if time.monotonic() >= self._clean_after:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -99,6 +102,9 @@ class Contents:
     def __init__(self, database: Database, scope: str) -> None:
         self.database = database
         self.scope = scope
+        self._removed: Counter[str] = Counter()
+        """Bytes that were removed from each table since its space was freed."""
+        self._reclaiming: threading.Thread | None = None
 
     def close(self) -> None:
         self.database.close()
@@ -311,6 +317,7 @@ class Contents:
             counted = select(piece.batch, piece.block, size).where(of_these).group_by(piece.batch, piece.block)
             sizes = {(batch, block): int(bytes_) for batch, block, bytes_ in connection.execute(counted)}
             some = next(groups(found, lambda each: sizes.get((each.batch, each.block), 0), TOGETHER))
+            self._removed[batch_bytes.name] += sum(sizes.get((each.batch, each.block), 0) for each in some)
             for batch, block in some:
                 for table in (batch_bytes, batch_table):
                     connection.execute(
@@ -356,9 +363,24 @@ class Contents:
             names = sorted({each[0] for each in some})
             if names:
                 connection.execute(delete(content).where(column.in_(names)))
+                self._removed[content.name] += sum(int(each[1]) for each in some)
             return len(names)
 
         return self._remove(attempt)
+
+    def reclaim(self) -> None:
+        """Has the database use the space of removed bytes for new ones. If that fails, only its files grow."""
+        for table, removed in list(self._removed.items()):
+            if removed >= TOGETHER // 4:
+                with suppress(DBAPIError):
+                    if self.database.reclaim(table, removed):
+                        self._removed[table] -= removed
+
+    def reclaim_beside(self) -> None:
+        """Like `reclaim`, which takes seconds for a large table, while the caller goes on."""
+        if self._reclaiming is None or not self._reclaiming.is_alive():
+            self._reclaiming = threading.Thread(target=self.reclaim, name="landonce reclaim", daemon=True)
+            self._reclaiming.start()
 
     # Statements, and what goes wrong with them.
 
@@ -366,6 +388,7 @@ class Contents:
         """Removes bytes by their names and sizes, some at a time."""
         for some in groups(names, lambda each: each[1], TOGETHER):
             self._remove(partial(_delete_named, column, [name for name, _ in some]))
+            self._removed[column.table.name] += sum(size for _, size in some)
 
     def _put(self, content: Table, rows: Sequence[dict[str, Any]]) -> None:
         """Adds rows with bytes, several in one transaction: each transaction waits for the disk more than once."""

@@ -440,6 +440,7 @@ class PushObserver:
         if time.monotonic() >= self._clean_after:
             before = int(time.time() - self.keep)
             done = for_a_while(lambda: self.store.forget_sent(self.pipeline, before))
+            self.store.reclaim_beside()
             self._clean_after = time.monotonic() + _CLEAN_EVERY if done else 0.0
 
     def trouble(self, what: str) -> None:

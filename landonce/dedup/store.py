@@ -562,6 +562,7 @@ class Store(Contents):
             return len(names)
 
         self._remove(attempt)
+        self._removed[chunk_bytes.name] += sum(each.size for each in chunks)
 
     # Blocks.
 

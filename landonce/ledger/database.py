@@ -94,6 +94,12 @@ class Database(ABC):
     def has_tables(self, connection: Connection) -> bool:
         return inspect(connection).has_table(schema_table.name)
 
+    def reclaim(self, table: str, removed: int) -> bool:
+        """Frees the space of removed rows for new ones, where that does not happen by itself. `removed`: bytes since it was freed last.
+        False: they are too few yet."""
+        del table, removed
+        return True
+
     def check_ours(self, inspector: Inspector) -> None:  # noqa: B027  (most databases are shared)
         """Refuses a place that belongs to something else."""
 

@@ -38,6 +38,8 @@ _DURABLE = text(
            set_config('idle_in_transaction_session_timeout', :idle, true)
     """
 )
+_RECLAIM_OF = 4
+"""Removed bytes are freed once they are this part of a table: a quarter."""
 _NO_ENTRY = {"28P01", "28000", "3D000"}
 # The driver has no SQLSTATE for errors while connecting. Messages in another language than English do not match:
 # then landonce retries to the end, and `LedgerUnavailable` contains the message.
@@ -117,6 +119,16 @@ class PostgresDatabase(Database):
                 "grant the user CREATE on the schema, or SELECT, INSERT, UPDATE and DELETE on the tables landonce_*",
             )
         return None if passes_by_itself(failure) or state == _READ_ONLY else refused(self.place, reason)
+
+    def reclaim(self, table: str, removed: int) -> bool:
+        """Autovacuum looks once a minute by default, and can be off: by then, much may have been added and removed. What another session
+        vacuums is left to it."""
+        with self._transaction(_cut_if_dead, isolation_level="AUTOCOMMIT", postgresql_readonly=False) as connection:
+            size = connection.scalar(text("SELECT pg_total_relation_size(to_regclass(:name))"), {"name": table}) or 0
+            if removed * _RECLAIM_OF < size:
+                return False
+            connection.execute(text(f"VACUUM (SKIP_LOCKED) {table}"))
+        return True
 
     def no_tables(self, failure: DBAPIError) -> bool:
         return _sqlstate(failure) == _NO_TABLE

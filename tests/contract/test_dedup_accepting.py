@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +20,17 @@ import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
+from landonce.config.dedup import MOST_CACHED
 from landonce.dedup import comparing
 from landonce.dedup import scratch as scratch_module
 from landonce.dedup.chunks import opened
 from landonce.dedup.comparing import JoinedShards, Joining, Place, Share
+from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
-from landonce.dedup.runs import KEY_BYTES, slices_of_shards
+from landonce.dedup.runs import KEY_BYTES, Keys, digest_of, encode, first_seen_of, slices_of_shards
 from landonce.dedup.store import Acceptance, Store, StorePlace
 from landonce.errors import TargetUnavailable
+from landonce.protocol.dedup import Run
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Mark
 
@@ -50,6 +55,7 @@ class Accepting:
     name: str = "p"
     watched: bool = True
     """The control: without it, a commit compares nothing."""
+    cache: int = MOST_CACHED
     number: int = 0
     again: int = 0
     """How often a batch was compared again."""
@@ -99,6 +105,7 @@ class Accepting:
             bucket=scope.bucket,
             terms=scope.terms,
             keep_copies=False,
+            cache=self.cache,
         )
         parts = {
             shard: [_share(hi[part], part.start)]
@@ -121,7 +128,11 @@ def store_in(folder: Path) -> StorePlace:
 
 
 @pytest.fixture(
-    params=["sqlite", *(pytest.param(each, marks=pytest.mark.integration) for each in ("postgresql", "mariadb"))]
+    params=[
+        "sqlite",
+        *(pytest.param(each, marks=pytest.mark.integration) for each in ("postgresql", "mariadb")),
+        *(["ydb"] if "YDB_ENDPOINT" in os.environ else []),
+    ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
     where: Path | str = tmp_path / "store"
@@ -132,47 +143,99 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
         where = server.url_of(name)
+    if request.param == "ydb":
+        where = os.environ["YDB_ENDPOINT"].replace("grpc://", "ydb://", 1)
     made = StorePlace(where, f"clicks-{uuid.uuid4()}")
     opened(made).make("rule", "", SHARDS, TTL)
     return made
 
 
-def size_of(place: StorePlace) -> Callable[[], int]:
-    """Bytes on disk. PostgreSQL frees what was removed when it vacuums, which it does by itself now and then."""
+@pytest.mark.parametrize(
+    ("place", "cleaned"),
+    [
+        ("sqlite", True),
+        ("sqlite", False),
+        pytest.param("postgresql", True, marks=pytest.mark.integration),
+        pytest.param("postgresql", False, marks=pytest.mark.integration),
+    ],
+    indirect=["place"],
+)
+def test_fifty_merges_leave_at_most_twice_the_bytes_of_the_keys(place: StorePlace, cleaned: bool) -> None:
+    """And of events and blocks that come and go meanwhile. PostgreSQL does not vacuum by itself here. The controls: SQLite keeps what was
+    merged, and PostgreSQL the space of what was removed."""
+    pipeline, store, content = Accepting(place), opened(place), np.random.default_rng(1).bytes(2**20)
+    in_file = isinstance(place.where, Path)
+    removed = cleaned or not in_file
+    if not in_file:
+        ask_postgres(place, *(f"ALTER TABLE {table} SET ({OFF}, toast.{OFF})" for table in LIVE))
+    chunks: list[Chunk] = []
+    for number in range(125):
+        first = number * 2_000
+        assert len(pipeline.accept(range(first, first + 2_000), forget=removed)) == 2_000
+        if number % 4 == 0:
+            chunks.append(store.put_chunk(Chunk("", "t", 0, number, number, 1, 0, 0, "v"), content))
+            store.put_block("p", number, 0, "r", 1, content)
+        if number % 4 == 0 and number >= 40 and removed:
+            store.forget_unlisted([chunks[-11]])
+            store.sent("p", number - 40)
+            assert store.forget_sent("p", 2**40) == 1
+        if cleaned:
+            store.reclaim()
+    assert pipeline.merges >= 50
     if isinstance(place.where, Path):
-        return lambda: Path(place.where).stat().st_size
-    if place.where.startswith("mariadb"):
-        return lambda: _tablespace(str(place.where))
+        assert (place.where.stat().st_size <= 2 * (250_000 * KEY_BYTES + 20 * 2**20)) is cleaned
+        return
+    for table, live in LIVE.items():
+        size = ask_postgres(place, f"SELECT pg_total_relation_size('{table}')")
+        kept = ask_postgres(place, f"SELECT sum({live}) FROM {table}")
+        assert (size <= 2 * kept) is cleaned, (table, size, kept)
 
-    def asked() -> int:
-        with psycopg.connect(str(place.where).replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute("VACUUM landonce_deduplication")
-            found = connection.execute("SELECT pg_total_relation_size('landonce_deduplication')").fetchone()
+
+LIVE = {
+    "landonce_deduplication": "pg_column_size(ids) + pg_column_size(first_seen)",
+    "landonce_new_events": "pg_column_size(events)",
+    "landonce_batch_pieces": "pg_column_size(content)",
+}
+"""The tables of bytes, and what counts in the end, as PostgreSQL compressed it."""
+OFF = "autovacuum_enabled = off"
+
+
+def ask_postgres(place: StorePlace, *statements: str) -> int:
+    """Gives what the last one answers, if it does."""
+    with psycopg.connect(str(place.where).replace("+psycopg", ""), autocommit=True) as connection:
+        for each in statements:
+            answer = connection.execute(each)
+        found = answer.fetchone() if answer.description else None
         return int(found[0]) if found else 0
 
-    return asked
 
-
-def _tablespace(url: str) -> int:
-    """The file of the table once it is written again. InnoDB frees what was removed when it purges, which it does by itself: on a busy
-    machine so late that the file has grown by then, and keeps free pages between those in use."""
-    engine = create_engine(url, poolclass=NullPool)
-    file = f"name = '{engine.url.database}/landonce_deduplication'"
+@pytest.mark.integration
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+def test_innodb_uses_the_space_of_removed_bytes_again(place: StorePlace) -> None:
+    """Once it has purged them, which it does by itself."""
+    store, chance = opened(place), np.random.default_rng(1)
+    engine = create_engine(str(place.where), poolclass=NullPool)
+    keys = Keys(
+        *(np.sort(chance.integers(0, 2**64, 60_000, np.uint64)) for _ in range(2)),
+        first_seen_of(1, np.arange(60_000), 7),
+    )
+    history = text("SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
+    file = text("SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = :name")
     with engine.connect() as connection:
-        connection.execute(text("OPTIMIZE TABLE landonce_deduplication")).all()
-        size = connection.scalar(text(f"SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE {file}"))
-    return int(size)
-
-
-@pytest.mark.parametrize("forget", [True, False], ids=["removed", "control"])
-def test_fifty_merges_leave_at_most_twice_the_bytes_of_the_keys(place: StorePlace, forget: bool) -> None:
-    if not (forget or isinstance(place.where, Path)):
-        pytest.skip("one control is enough")
-    pipeline, size = Accepting(place), size_of(place)
-    for first in range(0, 250_000, 2_000):
-        assert len(pipeline.accept(range(first, first + 2_000), forget=forget)) == 2_000
-    assert pipeline.merges >= 50
-    assert (size() <= 2 * 250_000 * KEY_BYTES) is forget
+        for number in range(6):
+            run = store.put_run(Run("", 0, 0, 1, 60_000, 0, digest_of(keys)), encode(keys))
+            chunk = store.put_chunk(Chunk("", "t", 0, number, number, 1, 0, 0, "v"), chance.bytes(2**21))
+            store.put_block("p", number, 0, "r", 1, chance.bytes(2**21))
+            store.forget_runs([run])
+            store.forget_unlisted([chunk])
+            store.sent("p", number)
+            assert store.forget_sent("p", 2**40) == 1
+            until = time.monotonic() + 30
+            while connection.scalar(history) and time.monotonic() < until:
+                time.sleep(0.05)
+        for table in LIVE:
+            size = connection.scalar(file, {"name": f"{engine.url.database}/{table}"})
+            assert size <= 7 * 2**20, "12 MB were written"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +245,7 @@ def test_fifty_merges_leave_at_most_twice_the_bytes_of_the_keys(place: StorePlac
         pytest.param("sqlite", True, 1_000, marks=pytest.mark.long),
         ("sqlite", False, 30),
         pytest.param("postgresql", True, 100, marks=pytest.mark.integration),
+        pytest.param("postgresql", True, 1_000, marks=[pytest.mark.integration, pytest.mark.long]),
         pytest.param("postgresql", False, 30, marks=pytest.mark.integration),
     ],
     indirect=["place"],
@@ -232,6 +296,16 @@ def test_a_restored_store_decides_whatever_files_hold_by_then(tmp_path: Path) ->
     for first in range(150, 400, 10):
         assert len(then.accept(range(first, first + 10))) == 10
     assert then.accept(range(400)) == []
+
+
+@pytest.mark.parametrize("cache", [KEY_BYTES * 500, MOST_CACHED], ids=["small", "control"])
+def test_keys_that_have_no_room_in_files_are_fetched_again(tmp_path: Path, own_files: Path, cache: int) -> None:
+    pipeline = Accepting(store_in(tmp_path), cache=cache)
+    for first in range(0, 4_000, 800):
+        assert len(pipeline.accept(range(first, first + 800))) == 800
+    assert pipeline.accept(range(4_000)) == []
+    kept = sum(path.stat().st_size for path in own_files.rglob("*.keys"))
+    assert (kept < 2_000 * KEY_BYTES) is (cache != MOST_CACHED)
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "control"])
