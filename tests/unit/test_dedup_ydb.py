@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,11 @@ from ydb_sqlalchemy.sqlalchemy import YqlDialect
 from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of
-from landonce.dedup.store import Acceptance, Store, StorePlace
-from landonce.dedup.tables import metadata
+from landonce.dedup.store import Acceptance, Replacement, Store, StorePlace
+from landonce.dedup.tables import NEW, SENT, metadata
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.dedup import Run
-from landonce.protocol.ledger import LedgerState
+from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
 
@@ -33,33 +35,65 @@ def text(statement: ClauseElement) -> str:
     return " ".join(str(statement.compile(dialect=YqlDialect())).split())
 
 
+T = Partition("t", 0)
+
+
 def use(store: Store) -> None:
-    """All that a pipeline does with its store."""
+    """All that pipelines and people do with a store."""
+
+    def versions(shards: int) -> dict[int, int]:
+        return {number: shard.version for number, shard in store.shards(range(shards)).items()}
+
     scope = store.make("rule", "id", 2, 3600)
+    assert store.look() == scope
     keys = Keys(np.arange(3, dtype=np.uint64), np.arange(3, dtype=np.uint64), first_seen_of(1, np.arange(3), 7))
-    run = store.put_run(Run("", 0, 0, 1, 3, 0, digest_of(keys)), encode(keys))
-    chunk = store.put_chunk(Chunk("", "t", 0, 0, 9, 10, 0, 0, "v", accepted=10), b"records")
-    assert store.commit(
-        "p", 0, MARK, Acceptance({0: 0, 1: 0}, (run,), chunks=(chunk,), kept_copies=(b"c",), terms=scope.terms)
+    listed = Run("", 0, 0, 1, 3, 0, digest_of(keys))
+    first, merged, last = (store.put_run(listed, encode(keys)) for _ in range(3))
+    chunk, other, unlisted = (
+        store.put_chunk(Chunk("", "t", 0, 0, 9, 10, 0, 0, "v", accepted=10), b"records") for _ in range(3)
     )
+    added = Acceptance({0: 0, 1: 0}, (first,), chunks=(chunk,), kept_copies=(b"c",), terms=scope.terms)
+    assert store.commit("p", 0, MARK, added)
+    assert store.commit("p", 1, MARK, Acceptance(versions(2), (merged,), (first,)))
+    store.forget_runs([first])
     for ask in (store.mark, store.journal, store.removed):
         ask("p")
-    store.pipelines()
+    assert store.pipelines() == ("p",)
     store.set_ttl(7200)
-    store.chunk_content(store.chunks("p", Range(Partition("t", 0), 0, 10))[0])
-    store.run_segments(run)
+    assert store.events_of(store.chunks("p", Range(T, 0, 10))[0]) == store.chunk_content(chunk) == b"records"
+    assert len(store.keys_of(merged).hi) == 3
     store.old_chunks("p", 1)
-    store.put_block("p", 1, 0, "r", 1, b"rows")
-    assert store.block("p", 1, 0, "r") is not None
+    for batch in (1, 2):
+        store.put_block("p", batch, 0, "r", 1, b"rows")
+        assert store.block("p", batch, 0, "r") is not None
+    store.sent("p", 1, {T: 10})
+    assert store.sent_up_to("p") == {T: 10}
+    assert [each.status for each in store.blocks("p")] == [SENT, NEW]
+    assert all(store.table_bytes().values())
+    assert store.forget_sent("p", 2**40) == 1
+    store.forget_given_up("p", 1, "o")
+    assert store.blocks("p") == []
     store.recent(0)
-    store.sent("p", 1)
-    store.forget_sent("p", 2**40)
     reshard(store, 4)
     store.expire(4, {1}, 5000)
+    note = Note("now", "rekey", "another key")
+    by = Replacement(versions(4), "rule", (last,), {"p": (2, MARK)}, note, ("new", "n"), {"p": (other,)}, {T: 3})
+    assert store.replace(by)
+    assert store.journal("p") == (note,)
+    assert store.removed("p") == {T: 3}
     assert list(store.copies("p")) == [b"c"]
     assert store.forget_copies("p", 2**40) == 1
-    store.forget_chunks("p", [chunk])
+    store.forget_chunks("p", [other])
+    store.forget_unlisted([unlisted])
     store.forget_orphans(2**40)
+    store.reclaim()
+
+
+def test_use_names_all_that_a_store_does() -> None:
+    methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
+    within = {"put_runs", "put_chunks", "run_segments", "replace_shards"}
+    no_statement = {"close", "require_shared", "reclaim_beside"}
+    assert methods - set(re.findall(r"store\.(\w+)", inspect.getsource(use))) == within | no_statement
 
 
 def test_the_statements_of_the_store_are_statements_of_ydb(tmp_path: Path) -> None:
