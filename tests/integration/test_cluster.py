@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -211,10 +212,24 @@ def test_unique_events_are_compared_by_several_executors(
     with pytest.raises(ConfigError, match="a file on this machine"):
         landonce.run_pipeline(site.config(**options, dedup={"key": ["id"]}), once=True)
     config = site.config(**options, dedup={"key": ["id"], "store": {"postgres": new_database()}})
+    assert executors_that_compared(spark) == set()
     totals = landonce.run_pipeline(config, once=True)
     assert (totals.landed, totals.filtered) == (2000, 6000)
     assert sorted(int(row["id"]) for row in site.ask(f"SELECT id FROM {site.table}")) == list(range(2000))
     assert spark.sparkContext.master == cluster.url
+    wait_until(lambda: len(executors_that_compared(spark)) == 2, 30)
+
+
+def executors_that_compared(spark: SparkSession) -> set[str]:
+    """Those whose tasks got parts of blocks from other tasks: only keys are spread so."""
+    context = spark.sparkContext
+    stages = json.loads(page(f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages?details=true"))
+    return {
+        task["executorId"]
+        for stage in stages
+        for task in stage["tasks"].values()
+        if task.get("taskMetrics", {}).get("shuffleReadMetrics", {}).get("recordsRead", 0)
+    }
 
 
 def test_a_local_folder_for_dead_letters_is_refused(site: Site, spark: SparkSession, cluster: Cluster) -> None:
