@@ -10,6 +10,8 @@ from enum import Enum
 
 _COMMITS = (b"COMMIT\x00", b"\x03COMMIT")
 """As PostgreSQL is asked for it, and MySQL."""
+END_OF_TRANSACTION = (b"\x00\x1a\x00\x01\x00\x00",)
+"""As Kafka's client asks for it: request 26 in version 1, with one of the first ids."""
 _COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"
 """What PostgreSQL says once a transaction holds."""
 
@@ -24,8 +26,8 @@ class Cut(Enum):
 class CuttingProxy:
     """Passes everything on, except that the next COMMIT after `arm` is cut."""
 
-    def __init__(self, port: int) -> None:
-        self._upstream = port
+    def __init__(self, port: int, commits: tuple[bytes, ...] = _COMMITS) -> None:
+        self._upstream, self._commits = port, commits
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._armed: Cut | None = None
@@ -48,7 +50,11 @@ class CuttingProxy:
                 if self.deaf:
                     client.close()
                     continue
-                server = socket.create_connection(("127.0.0.1", self._upstream))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._upstream))
+                except OSError:  # it is down
+                    client.close()
+                    continue
                 threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
                 threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
 
@@ -68,7 +74,7 @@ class CuttingProxy:
         with suppress(OSError):
             while data := client.recv(65536):
                 cut = self._armed
-                if cut not in (None, Cut.ANSWERED) and any(each in data for each in _COMMITS):
+                if cut not in (None, Cut.ANSWERED) and any(each in data for each in self._commits):
                     self._armed = None
                     self.cuts += 1
                     self._cut(cut, client, server, data)

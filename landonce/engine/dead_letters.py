@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LettersUnreadable
+from landonce.failpoints import reach
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.reasons import Code, Reason, Reasons, counted, merged
 
@@ -167,6 +168,7 @@ def publish(
             staged.replace(folder / name)  # an empty one, too: whoever publishes the same receipt again looks for it
         except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
             require(folder, {name})
+        reach("publish.file")
     if wanted:
         sync(folder)
 
@@ -225,6 +227,7 @@ def remove(folder: Path, pipeline: str, ranges: Iterable[Range]) -> int:
             path.unlink(missing_ok=True)
         elif len(left) < len(entries):
             write_letters(folder, path.name, left)
+        reach("letters.file")
     if gone:
         sync(folder)
     return gone

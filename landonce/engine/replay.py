@@ -445,6 +445,7 @@ def _rewrite(
             write_letters(path.parent, path.name, kept)
         else:
             path.unlink(missing_ok=True)
+        reach("letters.file")
     return found
 
 

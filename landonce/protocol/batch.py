@@ -312,6 +312,8 @@ class Policy(ABC):
     compares: ClassVar[bool] = False
     """The target is probed row by row, so rows of a pending block that come again are compared, and need no proof."""
     owed_as: ClassVar[Kind] = Kind.REPLAY
+    keeps_receipts: ClassVar[bool] = False
+    """A block that is done has its receipt in its row, and is not written again, whatever the pipeline file says by then."""
 
     # A pending plan.
 
@@ -416,11 +418,11 @@ class Policy(ABC):
         """The next step, if a plan is not recorded because too many of its records cannot land and the pipeline file is wrong."""
         if self.may_give_up(machine):
             return CORRECT_AND_RUN
-        if machine.totals.landed == 0:
+        if machine.totals.landed == 0 and not self.keeps_receipts:
             return self.once_changed
         return (
-            "set `dead_letters: {limit: 100%}` in {file} and run `landonce run {file} --once`, which records this batch, for others of "
-            "its records have landed; then correct the file, put the limit back, and run `landonce dead replay {file}` (where that is "
+            "set `dead_letters: {limit: 100%}` in {file} and run `landonce run {file} --once`, which records this batch, for some of "
+            "it is done; then correct the file, put the limit back, and run `landonce dead replay {file}` (where that is "
             "refused: `landonce dead export {file}`, and produce the records again)"
         )
 

@@ -37,6 +37,7 @@ class Claimed(Policy):
     can_probe: bool = False
     wait: int = 0
     """Milliseconds from a claim until nothing of its attempt can take effect any more."""
+    keeps_receipts = True
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(

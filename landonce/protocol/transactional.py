@@ -24,6 +24,7 @@ class Transactional(Policy):
 
     keyed: bool = False
     """Rows are changed by their keys, so the changes of a partition are made in order: one block of it at a time."""
+    keeps_receipts = True
 
     def plan_changed(self) -> errors.PlanChanged:
         return errors.PlanChanged(

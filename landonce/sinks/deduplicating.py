@@ -561,10 +561,14 @@ class OpenTables(OpenDeduplicating):
                 evolutions.setdefault(each.table, []).append(each.evolution)
             else:
                 samples.setdefault(each.table, []).extend(each.sample)
-        made = [name for name, sample in sorted(samples.items()) if self._open_for(name, sample)]
+        opened = False
+        for name, sample in sorted(samples.items()):
+            opened |= self._open_for(name, sample)
+            reach("open.table")
         for name, changes in sorted(evolutions.items()):
             self._change(name, merge(changes))
-        return bool(made)
+            reach("open.table")
+        return opened
 
     def forget_absent(self) -> None:
         self.recipe = replace(self.recipe, absent=())
@@ -578,6 +582,7 @@ class OpenTables(OpenDeduplicating):
         self._filled.pop(name, None)
         sink.creation(columns)
         sink.make(target, columns)
+        reach("create.table")
         try:
             refuse_unfit(target.check())
         except errors.Halt:
@@ -585,18 +590,17 @@ class OpenTables(OpenDeduplicating):
             raise
 
     def _open_for(self, name: str, sample: list[bytes], *, make: bool = True) -> bool:
-        """Opens a table that records name; makes it, if it may. Returns whether it was made."""
-        reason, made = f"there is no table {name}", False
+        """Opens a table that records name; makes it, if it may. Returns whether it is open now: it may have to evolve, whoever made it."""
+        reason = f"there is no table {name}"
         try:
             target = self.tables.one(name)
             if make and self.sink.create and not target.exists():
                 self._make(name, self._made_of(name, sample))
-                made = True
             if target.exists():
                 refuse_unfit(target.check())
                 self.tables.written.add(name)
                 self.recipe = self.recipe.with_tables([columns_of(self.run, self.sink, name)])
-                return made
+                return True
         except (errors.ConfigError, errors.TableUnfit) as error:
             reason = f"the table {name} cannot take it: {_first_line(error)}"
         self.recipe = replace(self.recipe, absent=(*self.recipe.absent, (name, reason)))

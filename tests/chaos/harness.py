@@ -251,6 +251,8 @@ class Feed:
     produced: list[Produced] = field(default_factory=list)
     extra: str = ""
     """The name of one more field in every record."""
+    kinds: int = 0
+    """How many values it has; 0: a record's number."""
     _next: int = 0
 
     def more(self, count: int, *, bad_every: int = 0) -> None:
@@ -263,7 +265,7 @@ class Feed:
     def send(self, producer: Producer, *, bad: bool = False, into: list[Produced] | None = None) -> None:
         """One record; it counts in `into`, or in this feed, once it is acknowledged."""
         number, self._next = self._next, self._next + 1
-        value = _BAD[number % len(_BAD)] if bad else good(number, self.extra)
+        value = _BAD[number % len(_BAD)] if bad else good(number, self.extra, self.kinds)
         ledger = self.produced if into is None else into
 
         def acknowledged(error: KafkaError | None, message: Message) -> None:
@@ -275,8 +277,8 @@ class Feed:
         producer.poll(0)
 
 
-def good(number: int, extra: str = "") -> str:
+def good(number: int, extra: str = "", kinds: int = 0) -> str:
     """A payload that lands; words and amounts that a careless writer would spoil."""
     amount = None if number % 5 == 4 else number / 8
     payload = {"id": number, "word": _WORDS[number % len(_WORDS)], "amount": amount}
-    return json.dumps(payload | ({extra: number} if extra else {}), ensure_ascii=False)
+    return json.dumps(payload | ({extra: number % kinds if kinds else number} if extra else {}), ensure_ascii=False)

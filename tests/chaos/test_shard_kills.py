@@ -7,16 +7,17 @@ which a Distributed table looks for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import oracle
 import pytest
 from chain import Chain, Kill
-from harness import Feed, Site
+from harness import Feed, Site, good
 from plain_driver import PlainDrivers
+from plain_process import PlainProcess
 from rename_kills import killed_at_rename
 from scene import Scene, wait_for
 from shard_servers import WEIGHTS, TwoShards, two_shards
@@ -52,6 +53,33 @@ class Sharded(Scene):
         assert found == [1] * len(due)
         assert all(self.per_shard()), "the rows are spread"
         assert self.site.landonce("verify", str(self.site.file), "--values").returncode == 0
+
+    def letters_land(self) -> None:
+        """Values that people give for dead letters, with a kill between the shards of the block."""
+        letters = [each for each in self.feed.produced if each.bad][:8]
+        places = [{"topic": each.topic, "partition": each.partition, "offset": each.offset} for each in letters]
+        values = [good(1000 + number) for number in range(len(letters))]
+        lines = [json.dumps({**place, "value": value}) for place, value in zip(places, values, strict=True)]
+        (self.site.folder / FIXED).write_text("\n".join(lines))
+        Replays(self.site, runs=self.drivers.runs).kill_at("shard.after")
+        assert [sum(row[3] >= 1000 for row in rows) > 0 for rows in self.per_shard()] == [True, False]
+        self.drivers.drain()
+        due = [replace(each, value=value).row for each, value in zip(letters, values, strict=True)]
+        found = [row for rows in self.per_shard() for row in rows if row[3] >= 1000]
+        assert sorted(found) == sorted(due)
+        assert self.site.landonce("verify", str(self.site.file), "--values").returncode == 0
+
+
+FIXED = "fixed.jsonl"
+
+
+@dataclass
+class Replays(PlainDrivers):
+    """Drivers that land dead letters."""
+
+    def spawn(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> PlainProcess:
+        words = ("dead", "replay", str(self.site.file), "--with", str(self.site.folder / FIXED), "--yes")
+        return PlainProcess(words, environment, log)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +122,9 @@ def killed_and_back(server: LocalServer) -> None:
 
 
 KILLS = [
+    # One shard has the table, then both have it.
+    Kill("create.shard"),
+    Kill("create.shard", skip=1),
     Kill("prepare.after", replay=False),
     Kill("send.before", replay=True),
     # Of a block, the first shard has its rows, and nobody knows; then the second one, too.
@@ -129,6 +160,7 @@ def test_the_driver_and_the_servers_are_killed_in_turn(make: Make) -> None:
             chain.suffered(kill, run)
         chain.settled()
         pipeline.in_their_places()
+        pipeline.letters_land()
 
 
 def test_one_shard_is_down_and_comes_back(make: Make, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def debezium(key: int, row: Row | None, old: Row | None) -> dict[str, Any]:
 def dms(key: int, row: Row | None, old: Row | None) -> dict[str, Any]:
     word = "delete" if row is None else "update" if old else "insert"
     data = {"id": key, "city": None, "n": 0} if row is None else {"id": key, "city": row[0], "n": row[1]}
-    return {"data": data, "metadata": {"operation": word, "record-type": "data"}}
+    before = {} if old is None else {"before-image": {"id": key, "city": old[0], "n": old[1]}}
+    return {"data": data, **before, "metadata": {"operation": word, "record-type": "data"}}
 
 
 SHAPES: dict[str, Callable[[int, Row | None, Row | None], dict[str, Any] | None]] = {

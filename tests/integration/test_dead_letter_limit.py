@@ -19,12 +19,13 @@ import yaml
 from confluent_kafka import Producer
 from deliveries import ask, do
 from pyiceberg.catalog import load_catalog
+from test_replay_kills import killed_at
 from typer.testing import CliRunner
 
 import landonce
 from landonce.cli import app
 from landonce.dedup.run import run_pipeline
-from landonce.errors import BadRecord, TooManyDeadLetters
+from landonce.errors import BadRecord, PlanChanged, TooManyDeadLetters
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.sinks.pipeline_file import load
 
@@ -79,8 +80,12 @@ class Kind(ABC):
     def run(self, *, convert: str = "strict", **policy: Any) -> landonce.Totals:
         return run_pipeline(load(self.write(convert, **policy)), sink=self.wrapped, once=True)
 
+    @property
+    def dead(self) -> Path:
+        return self.folder / "dead"
+
     def letters(self) -> Offsets:
-        files = (self.folder / "dead").glob("*.jsonl")
+        files = self.dead.glob("*.jsonl")
         return Counter(json.loads(line)["offset"] for file in files for line in file.read_text().splitlines())
 
 
@@ -137,7 +142,7 @@ class ClickHouse(Kind):
 
     @property
     def sink(self) -> dict[str, Any]:
-        return {"clickhouse": {"url": self.url, "table": self.table, "create": True, "deadline": "10s"}}
+        return {"clickhouse": {"url": self.url, "table": self.table, "create": True, "deadline": "2s"}}
 
     @property
     def table(self) -> str:
@@ -172,9 +177,47 @@ def test_a_wrong_file_halts_the_run_and_a_corrected_one_goes_on(kind: Kind) -> N
     assert "250 × wrong_type: field 'id' should be BIGINT but is a string" in halted.value.what
     assert "correct it in {file}, then `landonce run {file}`" in halted.value.command
     assert (kind.offsets(), kind.letters()) == (Counter(), Counter())
-    assert not list((kind.folder / "dead").glob("*")) or isinstance(kind, Table), "nothing is left of the plan"
+    assert not list(kind.dead.glob("*")) or isinstance(kind, Table), "nothing is left of the plan"
     assert kind.run(convert="fit") == landonce.Totals(landed=250)
     assert (kind.offsets(), kind.letters()) == (Counter(range(250)), Counter())
+
+
+@pytest.mark.parametrize("kind", [Sqlite, FanOut, ClickHouse], indirect=True)
+def test_killed_while_a_plan_is_given_up_nothing_of_it_counts(kind: Kind) -> None:
+    """Before that is recorded, the plan is pending, and the error says the way on. After it, the letters that were staged are removed."""
+
+    def command(*words: str) -> None:
+        done = CliRunner().invoke(app, [*words, str(kind.folder / "p.yaml"), "--yes"])
+        assert done.exit_code == 0, (done.output, done.exception)
+
+    def killed(place: str, numbers: range) -> None:
+        kind.send(*({"id": str(number)} for number in numbers))
+        kind.write()
+        killed_at(kind, place, "run", "p.yaml", "--once")
+        assert list(kind.dead.glob("*.staged")), "the plan's letters are there, and do not count"
+
+    killed("rearm.before", range(150))
+    with pytest.raises(TooManyDeadLetters, match="150 wrong_type") as halted:
+        kind.run()
+    with pytest.raises(PlanChanged):
+        kind.run(convert="fit")
+    assert (kind.offsets(), kind.letters()) == (Counter(), Counter())
+    if "limit: 100%" in halted.value.command:
+        assert isinstance(kind, Sqlite), "its blocks are done, in their rows"
+        assert kind.run(limit="100%") == landonce.Totals(dead_lettered=150)
+        kind.write(convert="fit")
+        command("dead", "replay")
+    else:
+        assert "run `landonce state accept-change {file}`" in halted.value.command
+        kind.write(convert="fit")
+        command("state", "accept-change")
+        assert kind.run(convert="fit") == landonce.Totals(landed=150)
+    assert (kind.offsets(), kind.letters()) == (Counter(range(150)), Counter())
+
+    killed("rearm.after", range(150, 300))
+    assert kind.run(convert="fit") == landonce.Totals(landed=150)
+    assert (kind.offsets(), kind.letters()) == (Counter(range(300)), Counter())
+    assert not list(kind.dead.glob("*.staged"))
 
 
 def test_another_limit_goes_on_where_the_run_halted(kind: Kind) -> None:

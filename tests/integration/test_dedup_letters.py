@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from replayed import Replayed
+from test_replay_kills import killed_at
 
 from landonce.dedup import replay as replaying
 from landonce.dedup.run import run_pipeline
@@ -181,11 +182,14 @@ def test_killed_anywhere_a_letter_of_an_event_lands_once_as_it_was_stored(site: 
         site.send(order(number, WIDE), order(number, 3, "copy"))
         assert site.run() == Totals(dead_lettered=1, filtered=1)
         values = fixed(site, **{f"_{offset}": order(number).replace(b": 1}", b': "1"}')})
-        with site.monkeypatch.context() as patched:
-            for module in (driver, letters, task):
-                patched.setattr(module, "reach", _killing(place))
-            with pytest.raises(Killed):
-                site.landonce("dead replay", "--with", values, "--yes")
+        if place == "record.before":  # for real
+            killed_at(site, place, "dead", "replay", "pipe.yaml", "--with", str(values), "--yes")
+        else:
+            with site.monkeypatch.context() as patched:
+                for module in (driver, letters, task):
+                    patched.setattr(module, "reach", _killing(place))
+                with pytest.raises(Killed):
+                    site.landonce("dead replay", "--with", values, "--yes")
         exact(site)
         _convert(site, "strict")
         if at % 2:

@@ -10,8 +10,8 @@ import sqlite3
 import threading
 import time
 import zipfile
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from cutting_proxy import END_OF_TRANSACTION, Cut, CuttingProxy
 from plain_process import UNDISTURBED, PlainProcess
 from replayed import Replayed, event
 
@@ -33,6 +34,7 @@ from landonce.engine.letter_topic import LetterTopic
 from landonce.errors import ConfigError, DeadLettersUnsure, DeadLettersUnwritable, TopicMissing
 from landonce.jars import ICEBERG_CONNECT, jars_of
 from landonce.local import LocalClickHouse, LocalKafka
+from landonce.local.server import free_ports
 from landonce.protocol.ledger import Totals
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -80,7 +82,7 @@ def in_topic(site: Replayed) -> list[Message]:
     topic = site.dead_letters["topic"]
     consumer = Consumer(
         {
-            "bootstrap.servers": site.kafka.bootstrap_servers,
+            "bootstrap.servers": site.dead_letters.get("bootstrap_servers", site.kafka.bootstrap_servers),
             "group.id": "judge",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
@@ -334,6 +336,54 @@ def test_brokers_that_fail_after_the_tables_commit_are_asked_again(make: Make, m
     monkeypatch.setattr(LetterTopic, "_producer", producer)
     assert site.run() == Totals(landed=1, dead_lettered=1)
     assert (sent(site), site.letters(), site.offsets()) == ([0], [0], [1])
+
+
+@contextmanager
+def letters_kafka(folder: Path) -> Iterator[tuple[LocalKafka, CuttingProxy]]:
+    """A broker of its own, and what stands before it: clients reach it through nothing else."""
+    (port,) = free_ports(1)
+    proxy = CuttingProxy(port, END_OF_TRANSACTION)
+    advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+    with LocalKafka(folder, port=port, extra_config=advertised, heap="256m") as broker:
+        yield broker, proxy
+    proxy.close()
+
+
+def test_the_answer_to_the_end_of_a_transaction_is_lost_and_its_broker_is_killed(make: Make, tmp_path: Path) -> None:
+    """The last time with the driver. Each letter is there once."""
+    with letters_kafka(tmp_path / "letters-kafka") as (broker, proxy):
+        site, servers = make(), f"127.0.0.1:{proxy.port}"
+        AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic("letters", 2, 1)])["letters"].result(30)
+        site.dead_letters |= {"topic": "letters", "bootstrap_servers": servers}
+        site.write_file()
+
+        def exact(batches: int) -> None:
+            assert sent(site) == site.letters() == [2 * number for number in range(batches)]
+            assert site.offsets() == [2 * number + 1 for number in range(batches)]
+
+        for number, cut in enumerate((Cut.ANSWER, Cut.REQUEST)):
+            site.send(b"broken", event(2 * number + 1))
+            proxy.arm(cut)
+            assert site.run() == Totals(landed=1, dead_lettered=1)
+            assert proxy.cuts == number + 1
+            exact(number + 1)
+        for number, killed in ((2, False), (3, True)):
+            site.send(b"broken", event(2 * number + 1))
+            go = tmp_path / f"go-{number}"
+            process, reached = start(site, "topic.sending", go)
+            wait_until(process, reached, site)
+            broker.kill()
+            if killed:
+                assert process.pid is not None
+                os.killpg(process.pid, signal.SIGKILL)
+            go.touch()
+            broker.start()
+            broker.wait_ready()
+            if killed:
+                process, _ = start(site)
+            assert process.wait(WITHIN) == 0, (site.folder / "printed").read_text()[-3000:]
+            exact(number + 1)
+        assert site.landonce("verify").code == 0
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,24 @@ def test_after_a_rollback_or_a_restore_wherever_the_driver_is_killed(make: Make,
 
 
 def test_killed_by_a_signal(make: Make) -> None:
+    """Between files, too: the letters of records 3 and 9 are in one each."""
     site = make("sqlite")
     go_back = restore_point(site)
     two_letters(site)
+    site.source = {}
+    site.write_file()
+    site.send(event(8), BAD)
+    assert site.run() == Totals(landed=1, dead_lettered=1)
+    lenient(site)
     go_back()
     killed_at(site, "letters.removing", "run", "pipe.yaml", "--once")
-    assert site.letters() == [3, 5]
+    assert site.letters() == [3, 5, 9]
+    killed_at(site, "letters.file", "run", "pipe.yaml", "--once")
+    assert (site.letters(), bool(site.left())) == ([5, 9], True)
     site.run()
-    three_landed(site)
+    assert (site.letters(), site.left()) == ([5], [])
+    assert site.state().totals == Totals(landed=9, dead_lettered=1)
+    exact(site, landed=9, dead_lettered=1)
 
 
 def test_an_operator_goes_back_over_a_block_of_letters_and_keeps_the_rows(make: Make) -> None:

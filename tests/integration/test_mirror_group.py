@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deliveries import Site, Watch, expected, in_table, numbered, run, running, send, wait_until
+from test_replay_kills import killed_at
 
 from landonce.check import check_pipeline
 from landonce.dedup.run import run_pipeline
@@ -117,6 +118,18 @@ def test_it_follows_a_running_pipeline(site: Site) -> None:
         for count in (1, 2, 3):
             send(site.kafka, topic, numbered(1, first=count))
             wait_until(lambda expected=count: offsets(site) == {0: expected, 1: 0})
+
+
+def test_killed_before_it_copies_the_position_the_next_start_does_though_nothing_is_new(site: Site) -> None:
+    topic = site.topics[0]
+    sent = send(site.kafka, topic, numbered(5))
+    site.write_file()
+    killed_at(site, "record.after", "run", site.file.name, "--once")
+    assert site.position() == {(topic, 0): 5, (topic, 1): 0}
+    assert offsets(site).get(0, 0) == 0
+    run(site.config(), NO_SPARK, watch := Watch())
+    assert offsets(site) == {0: 5, 1: 0}
+    assert (watch.batches, in_table(site)) == ([], expected(sent))
 
 
 def test_with_dedup_it_shows_what_has_landed(site: Site) -> None:

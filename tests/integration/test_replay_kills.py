@@ -8,13 +8,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from plain_process import UNDISTURBED, PlainProcess
 from replayed import Replayed, event, row
 
-from landonce.engine.dead_letters import committed
+from landonce.engine.dead_letters import committed, files, letters_in
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 
@@ -31,6 +31,7 @@ PLACES = {
     ),
     "iceberg": ("prepare.after", "files.after", "attempt.before", "attempt.after", "record.after", "letters.removing"),
     "fan-out": ("prepare.after", "attempt.after", "record.before", "record.after"),
+    "postgres": ("prepare.after", "rows.after", "landed.after", "record.after", "letters.removing"),
 }  # fmt: skip
 WITHIN = 120.0
 
@@ -50,6 +51,7 @@ def make(
     def made(kind: str, letters: int) -> Replayed:
         server: LocalClickHouse | None = request.getfixturevalue("clickhouse") if kind == "clickhouse" else None
         site = Replayed(kind, kafka, server, tmp_path, new_topic(), new_table(), capsys, monkeypatch)
+        site.database = request.getfixturevalue("new_database")() if kind == "postgres" else ""
         site.write_file()
         site.send(*[b"broken"] * letters, *(event(at) for at in range(letters, 2 * letters)))
         assert site.run() == Totals(landed=letters, dead_lettered=letters)
@@ -63,24 +65,28 @@ class Site(Protocol):
     def folder(self) -> Path: ...
 
 
-def fixed(site: Replayed, offset: int) -> Path:
-    path = site.folder / f"fixed-{offset}.jsonl"
-    line = {"topic": site.topic, "partition": 0, "offset": offset, "value": event(offset).decode()}
-    path.write_text(json.dumps(line) + "\n")
+def fixed(site: Replayed, *offsets: int) -> Path:
+    path = site.folder / f"fixed-{offsets[0]}.jsonl"
+    lines = ({"topic": site.topic, "partition": 0, "offset": each, "value": event(each).decode()} for each in offsets)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
-def start(site: Site, *words: str, place: str = "", go: Path | None = None) -> tuple[PlainProcess, Path]:
-    """`go`: it goes on from the place once this file exists."""
+def start(
+    site: Site, *words: str, place: str = "", skip: int = 0, go: Path | None = None, script: str = ""
+) -> tuple[PlainProcess, Path]:
+    """`skip`: how often it passes the place first. `go`: it goes on from there once this file exists. `script`: instead of `landonce`."""
     reached, log = site.folder / f"reached-{place}", site.folder / "printed"
+    reached.unlink(missing_ok=True)
     stopped = {"LANDONCE_FAILPOINT": place, "LANDONCE_FAILPOINT_FILE": str(reached)} if place else {}
+    stopped |= {"LANDONCE_FAILPOINT_SKIP": str(skip)} if skip else {}
     stopped |= {"LANDONCE_FAILPOINT_WAIT_FOR": str(go)} if go is not None else {}
     environment = {**os.environ, **UNDISTURBED, **stopped}
-    return PlainProcess(words, environment, log, folder=site.folder), reached
+    return PlainProcess(words, environment, log, folder=site.folder, script=script), reached
 
 
-def stopped_at(site: Site, place: str, *words: str, go: Path | None = None) -> PlainProcess:
-    process, reached = start(site, *words, place=place, go=go)
+def stopped_at(site: Site, place: str, *words: str, **more: Any) -> PlainProcess:
+    process, reached = start(site, *words, place=place, **more)
     until = time.monotonic() + WITHIN
     while not reached.exists():
         assert process.poll() is None, (site.folder / "printed").read_text()[-3000:]
@@ -89,8 +95,8 @@ def stopped_at(site: Site, place: str, *words: str, go: Path | None = None) -> P
     return process
 
 
-def killed_at(site: Site, place: str, *words: str) -> None:
-    process = stopped_at(site, place, *words)
+def killed_at(site: Site, place: str, *words: str, **more: Any) -> None:
+    process = stopped_at(site, place, *words, **more)
     assert process.pid is not None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)
@@ -120,6 +126,52 @@ def test_killed_wherever_something_changes_every_letter_lands_once(
     said = site.landonce("verify", "--values")
     assert said.code == 0, said.out
     assert site.left() == []
+
+
+IN_TWO_PLANS = """
+from landonce.cli import main
+from landonce.engine import replay
+
+replay._LETTERS = 4
+main()
+"""
+
+
+def test_killed_between_two_plans_and_between_the_files_of_one(make: Callable[[str, int], Replayed]) -> None:
+    """Letters in four files land in two plans; one stays. Then letters in three files are dropped."""
+    site = make("sqlite", 2)
+    for _ in range(3):
+        site.send(b"broken", b"broken")
+        assert site.run() == Totals(dead_lettered=2)
+    assert [len(list(letters_in(path))) for path in files(site.dead, "pipe")] == [2] * 4
+    script = site.folder / "in_two_plans.py"
+    script.write_text(IN_TWO_PLANS)
+    path = fixed(site, 0, 1, 4, 5, 6, 7, 8)
+    with path.open("a") as file:
+        file.write(json.dumps({"topic": site.topic, "partition": 0, "offset": 9, "value": "broken again"}) + "\n")
+    words = ("dead", "replay", "pipe.yaml", "--with", path.name, "--yes")
+
+    killed_at(site, "prepare.before", *words, script=str(script), skip=1)
+    assert (site.letters(), len(files(site.dead, "pipe"))) == ([6, 7, 8, 9], 2), "the first plan is done"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[4:]))
+    killed_at(site, "letters.file", *words, script=str(script))
+    assert site.state().totals == Totals(landed=9, dead_lettered=1)
+    assert (site.letters(), len(files(site.dead, "pipe"))) == ([8, 9], 1), "one of two files is gone"
+    killed_at(site, "letters.file", "run", "pipe.yaml", "--once")
+    assert (site.letters(), bool(site.left())) == ([9], True)
+    site.run()
+    assert (site.rows(), site.letters(), site.left()) == ([row(at) for at in range(9)], [9], [])
+    assert site.landonce("verify", "--values").code == 0
+
+    for _ in range(2):
+        site.send(b"broken", b"broken")
+        assert site.run() == Totals(dead_lettered=2)
+    killed_at(site, "letters.file", "dead", "drop", "pipe.yaml", "--yes", skip=1)
+    assert site.letters() == [12, 13], "two of three files are gone"
+    site.run()
+    assert (site.letters(), site.left()) == ([], [])
+    assert site.state().totals == Totals(landed=9, filtered=5)
+    assert site.landonce("verify", "--values").code == 0
 
 
 def test_a_driver_that_wakes_up_late_erases_nothing_that_people_did(make: Callable[[str, int], Replayed]) -> None:

@@ -16,6 +16,7 @@ from pipelines import SmallPipeline
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from replayed import Replayed, event, row
+from test_replay_kills import killed_at
 from typer.testing import CliRunner
 
 from landonce.cli import app
@@ -217,8 +218,11 @@ def test_a_second_landing_is_killed_anywhere(make: Make, kind: str) -> None:
             continue
         go_back()
         site.run()
-        with killing(site, step):
-            site.landonce("dead replay", "--again", "--yes")
+        if step == "record.after":  # for real
+            killed_at(site, step, "dead", "replay", "pipe.yaml", "--again", "--yes")
+        else:
+            with killing(site, step):
+                site.landonce("dead replay", "--again", "--yes")
         assert site.landonce("dead replay", "--again", "--yes").code == 0
         assert site.rows() == but()
         assert (site.letters(), site.left()) == ([], [])
@@ -418,8 +422,11 @@ def test_a_drop_is_killed_anywhere_and_the_next_command_finishes_or_discards_it(
         site.send(BROKEN)
         site.run()
         offset = 8 + number
-        with killing(site, step):
-            site.landonce("dead drop", f"{site.topic}:0:{offset}", "--yes")
+        if (step, following) == ("drop.recorded", "run"):  # for real
+            killed_at(site, step, "dead", "drop", "pipe.yaml", f"{site.topic}:0:{offset}", "--yes")
+        else:
+            with killing(site, step):
+                site.landonce("dead drop", f"{site.topic}:0:{offset}", "--yes")
         assert len(site.left()) == 1
         recorded = step != "drop.listed"
         dropped += recorded

@@ -436,4 +436,22 @@ MUTANTS = (
         TWICE,
         *WRITTEN_AS_NEW,
     ),
+    planted(
+        "a plan is given up while an insert of it is under way",
+        "too many dead letters",
+        TWICE,
+        BATCH,
+        "    if machine.unwritten:\n        return machine.policy.recover(machine)\n"
+        "    if (error := _too_many(machine)) is not None:\n        return _halt(machine, error)\n",
+        "    if (error := _too_many(machine)) is not None:\n        return _halt(machine, error)\n"
+        "    if machine.unwritten:\n        return machine.policy.recover(machine)\n",
+    ),
+    planted(
+        "the position moves when a plan is given up",
+        "too many dead letters",
+        LOST,
+        BATCH,
+        "Step.REARM, states.resolved(machine.state, {}, None))",
+        "Step.REARM, states.recorded(machine.state, machine.totals))",
+    ),
 )

@@ -109,6 +109,16 @@ SCENARIOS = (
         block_rows=2,
         part=20_000,
     ),
+    Scenario(
+        "too many dead letters",
+        ((1,), (2,)),
+        Faults(crash=1, lost=1, forget=1),
+        table_partitions=1,
+        block_rows=1,
+        dead=frozenset({(0, 0)}),
+        limits=(0.3, 1.0),
+        alive=1,
+    ),
 )
 
 # What the protocol does not withstand, and says so: each must be found, or the fakes are kinder than the world.

@@ -98,6 +98,8 @@ class Scenario:
     """The pipeline begins at the end of the topic: what is there before its first start is not asked for."""
     fingerprints: tuple[str, ...] = ("f",)
     """Of the first driver, the second, …"""
+    limits: tuple[float, ...] = (1.0,)
+    """The share of dead letters that the first driver accepts, the second, …; those that come when nothing goes wrong any more accept all."""
     zombie_restore: bool = False
     """A restore may find an older driver alive, if the restored state is not its own (an epoch is handed out twice)."""
     careless: bool = False

@@ -146,12 +146,16 @@ class Model:
         start = (
             self.core.source.Start.LATEST if self.scenario.latest and not earliest else self.core.source.Start.EARLIEST
         )
-        policy = self.core.deduplicating.Deduplicating(
-            "table", fingerprint or prints[min(number, len(prints)) - 1], start
-        )
+        print_ = fingerprint or prints[min(number, len(prints)) - 1]
+        policy = self.core.deduplicating.Deduplicating("table", print_, start, tolerance=self._tolerance(number))
         driver, effect = self.core.batch.begin(policy)
         agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0)
         return f"driver {number} starts", world._replace(drivers=(*world.drivers, agent), starts=number)
+
+    def _tolerance(self, number: int) -> Any:
+        limits = self.scenario.limits
+        limit = limits[min(number, len(limits)) - 1] if number <= LAST else 1.0
+        return self.core.tolerance.Tolerance(limit, floor=1)
 
     def tick(self, world: World) -> World:
         clock = world.clock + 1
@@ -258,6 +262,8 @@ class Model:
             right = driver.pending.fingerprint != driver.policy.fingerprint
         elif isinstance(error, errors.PartialPresence):
             right = bool(world.restored)
+        elif isinstance(error, errors.TooManyDeadLetters):
+            right = driver.policy.tolerance.limit < 1
         elif isinstance(error, errors.PositionBeyondEnd | errors.PartitionVanished | errors.TargetAhead):
             lost = self.scenario.latest and world.restored and isinstance(error, errors.TargetAhead)
             right = lost or self._left(world, "stale") < self.scenario.faults.stale

@@ -110,6 +110,7 @@ def test_rows_are_known_by_converted_values(form: str) -> None:
 
 
 DEBEZIUM = FORMS["debezium"][0]
+DMS = FORMS["dms"][0]
 UNSENT = "__debezium_unavailable_value"
 
 
@@ -231,9 +232,18 @@ def test_keys_that_are_lines_are_converted_and_keys_with_types_are_not() -> None
     assert found == {"_op": "D", "id": 1}
 
 
-def test_the_row_before_a_change_is_converted_too() -> None:
-    record = '{"op": "u", "before": {"id": "1", "v": "2"}, "after": {"id": 1, "v": 3.0}}'
-    (row,) = outcomes(changing("id BIGINT, v INT", "fit", replace(DEBEZIUM, before=True)), [record])
+@pytest.mark.parametrize(
+    ("how", "record"),
+    [
+        (DEBEZIUM, '{"op": "u", "before": {"id": "1", "v": "2"}, "after": {"id": 1, "v": 3.0}}'),
+        (
+            DMS,
+            '{"metadata": {"operation": "update"}, "before-image": {"id": "1", "v": "2"}, "data": {"id": 1, "v": 3.0}}',
+        ),
+    ],
+)
+def test_the_row_before_a_change_is_converted_too(how: Changes, record: str) -> None:
+    (row,) = outcomes(changing("id BIGINT, v INT", "fit", replace(how, before=True)), [record])
     assert row == {"_op": "U", "id": 1, "v": 3, "_before": {"id": 1, "v": 2}}
 
 

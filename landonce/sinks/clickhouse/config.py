@@ -87,10 +87,11 @@ class ClickHouse(RoutedSection):
         refuse_unkeyed(self.mode, self.key, self.changes)
         if self.client_key is not None and self.client_cert is None:
             raise ValueError("client_key: its certificate is missing; name it in client_cert")
-        if self.collapses and (self.meaning is None or self.meaning.mode != "debezium"):
+        if self.collapses and (self.meaning is None or self.meaning.mode not in ("debezium", "dms")):
             raise ValueError(
-                "engine: a CollapsingMergeTree takes rows away by the row before each change, which only Debezium's envelopes hold: it "
-                "needs `mode: upsert` and `changes: {mode: debezium}`; use the default engine for other changes"
+                "engine: a CollapsingMergeTree takes rows away by the row before each change, which only envelopes of Debezium and AWS "
+                "DMS hold: it needs `mode: upsert` and `changes: {mode: debezium}` or `changes: {mode: dms}`; use the default engine for "
+                "other changes"
             )
         if self.key and (self.evolve or not self.one_table):
             raise ValueError("mode: upsert goes with one table, which does not evolve")

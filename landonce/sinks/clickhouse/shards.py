@@ -224,6 +224,7 @@ class ShardedTarget(Target):
         self._lacking = tuple(each for each in self._targets if not each.exists())
         for each in self._targets:
             each.create(declared, order_by=order_by, partition_by=partition_by)
+            reach("create.shard")
 
     def creatable(self) -> tuple[Finding, ...]:
         return self._of_each(ClickHouseTarget.creatable)
