@@ -338,6 +338,9 @@ def test_brokers_that_fail_after_the_tables_commit_are_asked_again(make: Make, m
     assert (sent(site), site.letters(), site.offsets()) == ([0], [0], [1])
 
 
+SOON = {"reconnect.backoff.max.ms": 300, "retry.backoff.max.ms": 300}
+
+
 @contextmanager
 def letters_kafka(folder: Path) -> Iterator[tuple[LocalKafka, CuttingProxy]]:
     """A broker of its own, and what stands before it: clients reach it through nothing else."""
@@ -360,7 +363,7 @@ def test_the_end_of_a_transaction_is_cut_and_its_broker_is_killed(
         site, servers = make(), f"127.0.0.1:{proxy.port}"
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic("letters", 2, 1)])["letters"].result(30)
-        site.dead_letters |= {"topic": "letters", "bootstrap_servers": servers}
+        site.dead_letters |= {"topic": "letters", "bootstrap_servers": servers, "options": SOON}
         site.write_file()
         site.send(b"broken", event(1))
         proxy.arm(cut)
