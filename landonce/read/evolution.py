@@ -180,16 +180,23 @@ def without_column(values: pa.BinaryArray, schema: Schema, format_: Format) -> t
 
 
 def observed(
-    payloads: Iterable[pa.BinaryArray], schema: Schema, format_: Format | None = None, *, identity: tuple[str, ...] = ()
+    payloads: Iterable[pa.BinaryArray],
+    schema: Schema,
+    format_: Format | None = None,
+    *,
+    identity: tuple[str, ...] = (),
+    most_digits: int = 38,
 ) -> Evolution | None:
-    """What the schema lacks for these records, or None. The fields of `identity` stay required."""
+    """What the schema lacks for these records, or None. The fields of `identity` stay required. `most_digits`: of a decimal in the target."""
     if format_ is not None and format_.has_types:
         found = merge(
-            _of_schema(each, schema, identity, format_) for values in payloads for each in _schemas(values, format_)
+            _of_schema(each, schema, identity, format_, most_digits)
+            for values in payloads
+            for each in _schemas(values, format_)
         )
     else:
         found = merge(
-            _look(records.slice(start, stop - start), schema, identity)
+            _look(records.slice(start, stop - start), schema, identity, most_digits)
             for values in payloads
             for records in (_objects(format_.bodies(values) if format_ is not None else values),)
             for start, stop in blocks(records)
@@ -211,8 +218,10 @@ def _schemas(values: pa.BinaryArray, format_: Format) -> Iterator[Schema]:
             yield found
 
 
-def _of_schema(written: Schema, schema: Schema, identity: tuple[str, ...], format_: Format) -> Evolution:
-    look = _Compare(schema.fold_case, nulls=format_.marks_nulls)
+def _of_schema(
+    written: Schema, schema: Schema, identity: tuple[str, ...], format_: Format, most_digits: int = 38
+) -> Evolution:
+    look = _Compare(schema.fold_case, most_digits, nulls=format_.marks_nulls)
     fields = [pa.field(each.name, each.type, nullable=not each.required) for each in written.fields]
     look.struct(fields, schema.places(), ())
     kept = [path for path in look.optional if not _is_within(path, identity)]
@@ -227,8 +236,8 @@ def _is_within(path: Path, identity: tuple[str, ...]) -> bool:
 class _Compare:
     """Compares the fields of a writer's schema with the places of a table."""
 
-    def __init__(self, fold_case: bool, *, nulls: bool) -> None:
-        self._fold, self._nulls = fold_case, nulls
+    def __init__(self, fold_case: bool, most_digits: int, *, nulls: bool) -> None:
+        self._fold, self._most_digits, self._nulls = fold_case, most_digits, nulls
         self.added: list[tuple[Path, Shape]] = []
         self.widened: list[tuple[Path, pa.DataType]] = []
         self.optional: list[Path] = []
@@ -263,7 +272,7 @@ class _Compare:
             self._value(type_.value_field, place.inside[0], (*path, ELEMENT))
         elif pt.is_map(place.type) and pt.is_map(type_):
             self._value(type_.item_field, place.inside[0], (*path, VALUE))
-        elif (wider_type := _wider(place.type, type_)) is not None:
+        elif (wider_type := _wider(place.type, type_, self._most_digits)) is not None:
             self.widened.append((path, wider_type))
 
 
@@ -271,12 +280,12 @@ _WIDER = ((pa.int32(), pa.int64()), (pa.uint32(), pa.uint64()), (pa.float32(), p
 """Schemas have no smaller integers than of 32 bits, so a smaller column says more of the values than they do, and stays as it is."""
 
 
-def _wider(column: pa.DataType, written: pa.DataType) -> pa.DataType | None:
+def _wider(column: pa.DataType, written: pa.DataType, most_digits: int) -> pa.DataType | None:
     """The type that the column needs to hold all values of the written type, if it can be widened to that."""
     if (column, written) in _WIDER:
         return written
-    if pt.is_decimal128(column) and pt.is_decimal128(written) and column.scale == written.scale:
-        return written if written.precision > column.precision else None
+    if pt.is_decimal(column) and pt.is_decimal(written) and column.scale == written.scale:
+        return written if column.precision < written.precision <= most_digits else None
     return None
 
 
@@ -300,11 +309,11 @@ def _scan(records: pa.BinaryArray) -> Structure | None:
     return scan(np.frombuffer(stream.buffers()[2], np.uint8)[: int(ends[-1])], ends)
 
 
-def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...]) -> Evolution:
+def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...], most_digits: int) -> Evolution:
     structure = _scan(records)
     if structure is None:
         return Evolution()
-    look = _Look(structure, fold_case=schema.fold_case)
+    look = _Look(structure, most_digits, fold_case=schema.fold_case)
     look.struct(structure.roots(), schema.places(), ())
     kept = {path for path in look.optional if not _is_within(path, identity)}
     return Evolution(tuple(look.added), tuple(look.widened), tuple(kept))
@@ -313,8 +322,8 @@ def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...]) ->
 class _Look:
     """The search in one block."""
 
-    def __init__(self, structure: Structure, *, fold_case: bool) -> None:
-        self._structure = structure
+    def __init__(self, structure: Structure, most_digits: int, *, fold_case: bool) -> None:
+        self._structure, self._most_digits = structure, most_digits
         self._fold = fold_case
         self.added: list[tuple[Path, Shape]] = []
         self.widened: list[tuple[Path, pa.DataType]] = []
@@ -350,7 +359,7 @@ class _Look:
         elif pt.is_map(place.type):
             self._items(self._structure.members(inside)[0], place.inside[0], (*path, VALUE), depth + 1)
         else:
-            type_ = wider(self._structure, tokens, place.type)
+            type_ = wider(self._structure, tokens, place.type, self._most_digits)
             if type_ is not None:
                 self.widened.append((path, type_))
 

@@ -12,7 +12,7 @@ itself defines its columns. Every field may be missing, because a sample proves 
     objects with ever new keys and values alike      MAP<STRING, …>
     nothing, or only empty objects                   JSON
     different kinds, and what no type holds exactly  JSON
-    what the target has no column for                JSON
+    what the target has no column for                STRING for a time, JSON for the rest
 
 Nothing is refused because records do not agree: `JSON` keeps the text of any value. `Inferred.words` says for every
 place what was seen and what became of it.
@@ -24,7 +24,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.kafka.records import read
 from landonce.read.schema.ddl import UnfitFields, spelled_schema
 from landonce.read.schema.fields import JSON, Field, Schema, spelled
+from landonce.read.schema.instead import with_text
 
 _PER_PARTITION = 1_000
 _SHOWN = 200
@@ -240,7 +241,7 @@ class Sample:
     def columns(
         self, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema] = lambda inferred: inferred
     ) -> Inferred:
-        """The fields of these records, as `tidy` leaves them. A place that `usable` refuses by `UnfitFields` is kept as JSON text."""
+        """The fields of these records, as `tidy` leaves them. A place that `usable` refuses by `UnfitFields` is kept as text."""
         seen, inference = _Seen(), _Inference()
         for record in self.records:
             value = _parsed(record.value)
@@ -271,7 +272,7 @@ class Sample:
 def usable_columns(
     schema: Schema, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]
 ) -> tuple[Schema, dict[str, str]]:
-    """The fields as `tidy` leaves them, with JSON text at the places that `usable` refuses by `UnfitFields`; and why, by path."""
+    """The fields as `tidy` leaves them, with text at the places that `usable` refuses by `UnfitFields`; and why, by path."""
     reasons: dict[str, str] = {}
     while True:
         try:
@@ -279,11 +280,11 @@ def usable_columns(
             usable(made)
             return made, reasons
         except UnfitFields as unfit:
-            kept = _as_json(schema, {path for path, _ in unfit.faults})
+            kept = with_text(schema, {path for path, _ in unfit.faults})
             if kept == schema:
                 raise
             schema = kept
-            reasons |= {path: f"kept as JSON text: {why}" for path, why in unfit.faults}
+            reasons |= {path: f"kept as text: {why}" for path, why in unfit.faults}
 
 
 def _lines(type_: pa.DataType, path: str, seen: _Seen, asked: int, reasons: Mapping[str, str]) -> Iterator[str]:
@@ -301,43 +302,6 @@ def _lines(type_: pa.DataType, path: str, seen: _Seen, asked: int, reasons: Mapp
     elif pt.is_map(type_) and pt.is_nested(type_.item_type):
         value = seen.values_of_fields()
         yield from _lines(type_.item_type, f"{path}.*", value, value.kinds.total(), reasons)
-
-
-def _as_json(schema: Schema, faults: set[str]) -> Schema:
-    """The schema with JSON text at these places. A place that is not found is in a column that becomes JSON text as a whole."""
-    known = {path for each in schema.fields for path in _paths(each.type, each.name)}
-    lost = faults - known
-    whole = {each.name for each in schema.fields if any(path.startswith(each.name) for path in lost)}
-    fields = (replace(each, type=_put(each.type, each.name, faults | whole)) for each in schema.fields)
-    return Schema(tuple(fields))
-
-
-def _inside(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    if pt.is_list(type_):
-        yield f"{path}[]", type_.value_type
-    elif pt.is_map(type_):
-        yield f"{path}.*", type_.item_type
-    elif pt.is_struct(type_):
-        yield from ((f"{path}.{each.name}", each.type) for each in type_)
-
-
-def _paths(type_: pa.DataType, path: str) -> Iterator[str]:
-    yield path
-    for inner, each in _inside(type_, path):
-        yield from _paths(each, inner)
-
-
-def _put(type_: pa.DataType, path: str, places: set[str]) -> pa.DataType:
-    if path in places:
-        return JSON
-    made = [_put(each, inner, places) for inner, each in _inside(type_, path)]
-    if pt.is_list(type_):
-        return pa.list_(made[0])
-    if pt.is_map(type_):
-        return pa.map_(type_.key_type, made[0])
-    if pt.is_struct(type_):
-        return pa.struct([each.with_type(inner) for each, inner in zip(type_, made, strict=True)])
-    return type_
 
 
 def of_sample(values: list[bytes]) -> Schema:

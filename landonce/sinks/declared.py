@@ -76,7 +76,7 @@ def _row_in(known: Schema, change_mode: str) -> Schema:
 def _known_columns(
     known: Schema, decoding: Decoding, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema]
 ) -> Inferred:
-    """Fields that the format knows. What the table cannot hold is kept as JSON text, if the format can write it."""
+    """Fields that the format knows. What the table cannot hold is kept as text, if the format can write it."""
     made, kept = usable_columns(known, usable, tidy)
     if not kept:
         return Inferred(made)

@@ -28,7 +28,7 @@ from landonce.read.decoding import decode_by, decoder_of
 from landonce.read.evolution import Evolution, merge, observed
 from landonce.read.rows import fit_to
 from landonce.read.sample import of_sample
-from landonce.read.schema.fields import ANY_RECORD, Field, Schema
+from landonce.read.schema.fields import ANY_RECORD, MOST_DIGITS, Field, Schema
 from landonce.sinks.contract import COORDINATES, BlockWriter, DeduplicatingSink, Finding, Insert, Target, wait_out
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
 from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task, Wants, halted
@@ -155,7 +155,7 @@ class TablesRecipe(InsertRecipe):
         wants = [Wants(table, tuple(sample)) for table, sample in sorted(block.missing.items())]
         sources = {each.name: each.source for each in self.tables}
         for name, payloads in sorted(block.payloads.items()):
-            found = observed(payloads, sources[name], self.decoding.format)
+            found = observed(payloads, sources[name], self.decoding.format, most_digits=MOST_DIGITS)
             if found and (possible := self.sink.can_change(sources[name], found)):
                 wants.append(Wants(name, evolution=possible))
         return tuple(wants)

@@ -17,6 +17,7 @@ from landonce.errors import ConfigError, Halt, TableUnfit
 from landonce.protocol import query_refusals
 from landonce.protocol.ledger import Ledger
 from landonce.read.formats.json.columns import can_fit
+from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema, as_declared
 from landonce.sinks.contract import COORDINATES, Finding, Level, Sink
 from landonce.sinks.declared import declared_schema
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Columns = Callable[[], Schema]
 """The columns of a table that is to be made. With `select`, only Spark can say them, and is started for it."""
 NOTHING_DONE = "Nothing was read or written."
+CAST_SELECTED = "cast them in `transform.select` of {file}, for example `CAST(total AS STRING) AS total`"
 CORRECT_CONVERT = "correct `convert` in {file}"
 
 
@@ -145,16 +147,28 @@ class Run:
         becomes of a sample.
         """
         if self.selects:
-            return self.select_columns
+            return lambda: self._made_usable(self.select_columns(), usable)
         made = self.landing
         if made is not None:
-            usable(made)
+            self._made_usable(made, usable)
         elif self.sample is not None:
             made = self.sample(usable, tidy)
         else:
             raise ConfigError("source.kafka.schema: is missing, and there are no records to look at.")
         found = made
         return lambda: found
+
+    def _made_usable(self, made: Schema, usable: Callable[[Schema], object]) -> Schema:
+        """Raises what to change where the columns are not those of `source.kafka.schema`."""
+        try:
+            usable(made)
+        except UnfitFields as unfit:
+            if self.query is not None:
+                raise self.misfit(unfit.what, "give these columns other types, or leave them out", unfit.safe) from None
+            if self.selects:
+                raise ConfigError(unfit.what, safe=unfit.safe, command=CAST_SELECTED) from None
+            raise
+        return made
 
     def source(self, table: Schema) -> Schema:
         """What a record is decoded to. The table decides the types, a declaration which fields there are and must be. Rows of a

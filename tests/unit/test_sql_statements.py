@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import adbc_driver_manager
@@ -21,8 +22,9 @@ from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
 from landonce.protocol.block_rows import Claim
-from landonce.read.schema.ddl import parse_schema
-from landonce.read.schema.fields import Field
+from landonce.read.sample import usable_columns
+from landonce.read.schema.ddl import UnfitFields, parse_schema, spelled_schema
+from landonce.read.schema.fields import JSON, Field
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.mysql import MySqlWriter
@@ -39,7 +41,15 @@ from landonce.sinks.sql.statements import (
     upsert_statement,
 )
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.types import Unsupported, column_type, document_of, field_of
+from landonce.sinks.sql.types import (
+    Unsupported,
+    column_field,
+    column_or_text,
+    column_type,
+    document_of,
+    field_of,
+    new_table,
+)
 from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.transactional import Blame
 
@@ -60,6 +70,9 @@ TYPES = {
     "DECIMAL(20,4)": pa.decimal128(20, 4),
     "TIME": pa.time64("us"),
     "UUID": pa.uuid(),
+    "FIXED(3)": pa.binary(3),
+    "TIMESTAMP(9)": pa.timestamp("ns", tz="UTC"),
+    "DECIMAL(50,2)": pa.decimal256(50, 2),
 }
 
 
@@ -156,16 +169,43 @@ def test_the_last_change_of_a_key_wins() -> None:
 def test_a_column_that_is_made_takes_what_it_was_made_for(name: str, dialect: str) -> None:
     made = {"postgresql": postgresql, "sqlite": sqlite, "mysql": mysql}[dialect].dialect()
     declared = parse_schema(f"x {name}").fields[0].type
-    if (dialect, name) in (("sqlite", "DECIMAL(20,4)"), ("mysql", "UUID")):
-        with pytest.raises(ConfigError, match=r"no exact decimals of more than 15 digits|no type for UUIDs"):
-            column_type(declared, dialect, "x")
+    if (dialect, name) == ("sqlite", "DECIMAL(20,4)") or name in ("TIMESTAMP(9)", "DECIMAL(50,2)"):
+        with pytest.raises(
+            Unsupported, match=r"exact decimals have at most (15|38) digits here|times have microseconds"
+        ):
+            column_type(declared, dialect)
+        assert column_or_text(declared, dialect) == (pa.string() if name == "TIMESTAMP(9)" else JSON)
         return
-    type_ = column_type(declared, dialect, "x").dialect_impl(made)
+    type_ = column_type(declared, dialect).dialect_impl(made)
     assert type_.compile(dialect=made)
-    found = field_of("x", column_type(declared, dialect, "x"), dialect, required=False).type
+    found = field_of("x", column_type(declared, dialect), dialect, required=False).type
     if dialect != "mysql":
         wide = {"SMALLINT": pa.int64(), "INT": pa.int64(), "FLOAT": pa.float64()} if dialect == "sqlite" else {}
-        assert found == wide.get(name, TYPES[name])
+        assert found == {**wide, "FIXED(3)": pa.binary()}.get(name, TYPES[name])
+
+
+def test_a_table_that_cannot_hold_some_fields_names_them_all_and_a_schema_that_works() -> None:
+    """An inferred schema gets text at just these places; a declared one is refused with what to paste."""
+    sink = SqlSink("sqlite:///x.db", "t", "p")
+    declared = parse_schema("id BIGINT, a DECIMAL(20, 4) NOT NULL, at TIMESTAMP(9), l ARRAY<DECIMAL(38, 2)>")
+    with pytest.raises(UnfitFields) as refused:
+        new_table(sink, declared, sqlite.dialect())
+    assert [path for path, _ in refused.value.faults] == ["a", "at"]
+    assert "id BIGINT, a JSON NOT NULL, at STRING, l ARRAY<DECIMAL(38, 2)>" in str(refused.value.command)
+    made, why = usable_columns(declared, lambda columns: new_table(sink, columns, sqlite.dialect()), lambda each: each)
+    assert spelled_schema(made) == "id BIGINT, a JSON NOT NULL, at STRING, l ARRAY<DECIMAL(38, 2)>"
+    assert set(why) == {"a", "at"}
+    with pytest.raises(ConfigError, match="JSON text, which cannot be a key"):
+        new_table(replace(sink, url="postgresql://h/d", key=("j",)), parse_schema("j JSON"), postgresql.dialect())
+
+
+def test_a_uuid_in_mysql_is_recognized_by_the_comment_of_its_column() -> None:
+    sink = SqlSink("mysql://h/d", "t", "p")
+    (column,) = (each for each in new_table(sink, parse_schema("u UUID"), mysql.dialect()).columns if each.name == "u")
+    assert (column.comment, column.type.length) == ("landonce: UUID", 36)
+    reflected = {"name": "u", "type": mysql.CHAR(36), "nullable": True, "comment": column.comment}
+    assert column_field(sink, reflected, None) == Field("u", pa.uuid())
+    assert column_field(sink, {**reflected, "comment": None}, None).type == pa.string()
 
 
 def test_types_that_have_no_exact_counterpart() -> None:
@@ -175,8 +215,8 @@ def test_types_that_have_no_exact_counterpart() -> None:
     assert field_of("x", sql.String(7), "postgresql", required=True).longest == 7
     assert field_of("x", mysql.BIGINT(unsigned=True), "mysql", required=True).type == pa.uint64()
     assert field_of("x", mysql.TINYINT(display_width=1), "mysql", required=True).type == pa.bool_()
-    with pytest.raises(ConfigError, match="to_json"):
-        column_type(pa.list_(pa.int64()), "yql", "x")
+    with pytest.raises(Unsupported, match="no type for ARRAY<BIGINT>"):
+        column_type(pa.list_(pa.int64()), "yql")
 
 
 def test_what_a_column_cannot_hold_is_known_beforehand() -> None:
@@ -202,7 +242,7 @@ def test_documents_go_to_columns_of_documents_and_of_text() -> None:
         (sql.Enum("a"), nested),
     ):
         assert document_of("x", type_, declared, required=False) is None
-    made = {each: column_type(nested, each, "x") for each in ("postgresql", "sqlite", "mysql")}
+    made = {each: column_type(nested, each) for each in ("postgresql", "sqlite", "mysql")}
     assert isinstance(made["postgresql"].dialect_impl(postgresql.dialect()), postgresql.JSONB)
     assert isinstance(made["sqlite"], sql.JSON)
 

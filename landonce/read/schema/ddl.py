@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from landonce.errors import ConfigError
-from landonce.read.schema.fields import JSON, Field, Schema
+from landonce.read.schema.fields import JSON, MOST_DIGITS, Field, Schema, spelled
 
 _WORDS = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
 _PLAIN = {
@@ -42,6 +42,7 @@ _NAMES = {type_: name.upper() for name, type_ in reversed(_PLAIN.items())}
 """The first name of each type."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNITS = {0: "s", 3: "ms", 6: "us", 9: "ns"}
+_DIGITS = {unit: digits for digits, unit in _UNITS.items() if unit != "us"}
 
 
 def parse_schema(declared: str | Mapping[str, str]) -> Schema:
@@ -105,13 +106,13 @@ def _spelled(type_: pa.DataType, scale: int | None = None) -> str:
     if pa.types.is_map(type_):
         return f"MAP<{_spelled(type_.key_type)}, {_typed(type_.item_type, None, not type_.item_field.nullable)}>"
     if pa.types.is_timestamp(type_):
-        digits = f"({scale})" if scale is not None else ""
-        return ("TIMESTAMP" if type_.tz else "TIMESTAMP_NTZ") + digits
+        digits = scale if scale is not None else _DIGITS.get(type_.unit)
+        return ("TIMESTAMP" if type_.tz else "TIMESTAMP_NTZ") + (f"({digits})" if digits is not None else "")
     if pa.types.is_decimal(type_):
         return f"DECIMAL({type_.precision}, {type_.scale})"
     if pa.types.is_fixed_size_binary(type_) and type_ != pa.uuid():
         return f"FIXED({type_.byte_width})"
-    return _NAMES[type_]
+    return _NAMES.get(type_) or spelled(type_)
 
 
 class _Words:
@@ -213,9 +214,9 @@ def _decimal(words: _Words) -> pa.DataType:
         if words.take_if(","):
             scale = _number(words)
         words.expect(")")
-    if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+    if not 1 <= precision <= MOST_DIGITS or not 0 <= scale <= precision:
         raise words.error(f"decimal({precision}, {scale}) is not possible")
-    return pa.decimal128(precision, scale)
+    return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
 
 
 def _struct(words: _Words) -> pa.DataType:

@@ -21,6 +21,8 @@ ELEMENT, KEY, VALUE = "element", "key", "value"
 JSON = pa.json_(pa.string())
 """Any JSON value, kept as its own text: the bytes of the value as the record writes them. Columns hold it as a string."""
 
+MOST_DIGITS = 76
+"""Of a decimal, in Arrow and in ClickHouse. Other targets hold fewer."""
 Unit = Literal["s", "ms", "us", "ns", "d"]
 """What a number for a time counts."""
 Path = tuple[str, ...]

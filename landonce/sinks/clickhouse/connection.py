@@ -22,6 +22,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -213,6 +214,12 @@ class Connection:
     def granted(self, right: str) -> bool:
         """Whether the user has a right, such as `INSERT ON t`."""
         return self.do(f"CHECK GRANT {right}").strip() == "1"
+
+    @cached_property
+    def has_times(self) -> bool:
+        """Whether tables may have columns of `Time64`."""
+        sql = "SELECT count() FROM system.settings WHERE name = 'enable_time_time64_type' AND value IN ('1', 'true')"
+        return bool(self.one(sql))
 
     def insert_settings(self) -> dict[str, str]:
         """The settings of every insert, without those that this server does not know."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from landonce.errors import ConfigError
-from landonce.read.evolution import Evolution
+from landonce.read.evolution import Evolution, Shape
 from landonce.read.route import Routing
-from landonce.read.schema.fields import Schema
+from landonce.read.schema.ddl import UnfitFields
+from landonce.read.schema.fields import Path, Schema
+from landonce.read.schema.instead import parts, text_at, with_text
 from landonce.sinks.clickhouse import evolve
 from landonce.sinks.clickhouse.address import parse_table, parse_url
 from landonce.sinks.clickhouse.config import ClickHouse
@@ -34,6 +39,18 @@ if TYPE_CHECKING:
     from landonce.sinks.audit import HeldTables
     from landonce.sinks.operations import Operations, Sessions
     from landonce.sinks.parts import Parts
+
+
+_NO_TIMES = "this ClickHouse has no Time64 (25.6 has it, with the setting enable_time_time64_type = 1)"
+
+
+def times_in(type_: pa.DataType | None, path: str) -> list[str]:
+    """The places of a field that hold times of day."""
+    return [place for place, each in parts(type_, path) if pa.types.is_time(each)] if type_ is not None else []
+
+
+def _with_text(path: Path, shape: Shape, places: Mapping[str, list[str]]) -> tuple[Path, Shape]:
+    return path, replace(shape, known=text_at(shape.type(), path[0], places[path[0]])) if path[0] in places else shape
 
 
 def read_certificates(config: ClickHouse) -> tuple[str, str]:
@@ -159,6 +176,10 @@ class ClickHouseSink(DeduplicatingSink):
         return taking(columns, records, self.key)
 
     def can_change(self, columns: Schema, wanted: Evolution) -> Evolution:
+        """A time of day is added as text if the server has no type for it."""
+        timed = {path[0]: places for path, shape in wanted.added if (places := times_in(shape.type(), path[0]))}
+        if timed and not connect(self.access).has_times:
+            wanted = replace(wanted, added=tuple(_with_text(path, shape, timed) for path, shape in wanted.added))
         return evolve.possible(columns, wanted)
 
     def change(self, table: str, wanted: Evolution) -> None:
@@ -171,6 +192,9 @@ class ClickHouseSink(DeduplicatingSink):
         return Access(self.address, self.authority, self.certificate, self.timeout, tuple(extra))
 
     def creation(self, columns: Schema) -> str:
+        places = [place for each in columns.fields for place in times_in(each.type, each.name)]
+        if places and not connect(self.access).has_times:
+            raise UnfitFields([(place, _NO_TIMES) for place in places], with_text(columns, places))
         return create_statement(self.table_name, columns, self.config.layout)
 
     def target(self) -> Target:

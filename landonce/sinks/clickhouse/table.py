@@ -599,9 +599,7 @@ def create_statement(table: TableName, declared: Schema, layout: Layout = PLAIN)
     key = layout.key
     for name, _ in layout.change_columns:
         if name in declared.by_name():
-            raise ConfigError(
-                f"a declared field cannot be called {name}: with `mode: upsert`, landonce fills that column"
-            )
+            raise ConfigError(f"a field cannot be called {name}: with `mode: upsert`, landonce fills that column")
         if name in COORDINATES:
             raise ConfigError(
                 f"engine: {name} is one of the coordinates, and says neither which change of a key a row is nor its sign"
@@ -627,9 +625,9 @@ def column_definitions(declared: Schema) -> tuple[str, ...]:
     columns = []
     for each in declared.fields:
         if each.name in COORDINATES:
-            raise ConfigError(f"a declared field cannot be called {each.name}: that is one of the coordinates")
+            raise ConfigError(f"a field cannot be called {each.name}: that is one of the coordinates")
         if each.name in VIRTUAL:
-            raise ConfigError(f"a declared field cannot be called {each.name}: ClickHouse has a column of that name")
+            raise ConfigError(f"a field cannot be called {each.name}: ClickHouse has a column of that name")
         absent = not each.required and may_be_absent(each.type)
         default = f" DEFAULT {empty_value(each.type)}" if absent else ""
         said = "" if each.name in BYTES else note(each.type)

@@ -39,7 +39,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from landonce.read.formats.json.columns import is_key, is_textual
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, landed
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, is_uuid, landed
 from landonce.sinks.clickhouse.absent import may_be_absent
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.documents import KeptWhole, OneOf
@@ -447,8 +447,12 @@ def _clickhouse_type(type_: pa.DataType) -> str:
             return name
     if pa.types.is_timestamp(type_):
         return f"DateTime64({_DIGITS[type_.unit]}, 'UTC')"
+    if pa.types.is_time(type_):
+        return f"Time64({_DIGITS[type_.unit]})"
     if pa.types.is_decimal128(type_) or pa.types.is_decimal256(type_):
         return f"Decimal({type_.precision}, {type_.scale})"
+    if is_uuid(type_):
+        return "UUID"
     if pa.types.is_binary(type_):
         return "String"
     if pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0:

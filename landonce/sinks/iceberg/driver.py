@@ -206,7 +206,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
             self._open_for(name, sample)
         self._upgrade()
         for name, changes in sorted(evolutions.items()):
-            self._admit(name, evolve.apply(self._place(name), merge(changes)))
+            by_spark = self.recipe.by_name()[name].scratch is not None
+            self._admit(name, evolve.apply(self._place(name), merge(changes), by_spark=by_spark))
         made = bool(self._new)
         self._new.clear()
         return made

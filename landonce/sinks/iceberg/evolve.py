@@ -24,8 +24,9 @@ from landonce.errors import NothingToInfer, TargetRefused, TargetUnavailable
 from landonce.read.evolution import RESERVED, Evolution, Shape, distinct
 from landonce.read.sample import of_sample
 from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Path, Schema
+from landonce.read.schema.instead import text_at
 from landonce.sinks.iceberg.commit import Attempt, TableBranch
-from landonce.sinks.iceberg.types import doc_of, iceberg_type, parts_of, widens
+from landonce.sinks.iceberg.types import doc_of, iceberg_type, parts_of, unfit, widens
 
 _ATTEMPTS = 10
 _PAUSE = 0.2
@@ -50,14 +51,14 @@ class Step:
             update.update_column(self.path, field_type=self.type)
 
 
-def steps(schema: TableSchema, changes: Evolution) -> tuple[Step, ...]:
-    """What a table with this schema still needs. Leaves out what it has, and what Iceberg cannot change."""
+def steps(schema: TableSchema, changes: Evolution, *, by_spark: bool = False) -> tuple[Step, ...]:
+    """What a table with this schema still needs. Leaves out what it has, and what Iceberg cannot change. `by_spark`: Spark writes the table."""
     found: list[Step] = []
     names = _Names(schema.column_names)
     for path, shape in changes.added:
         found += [
             each
-            for each in _additions(schema, path, shape)
+            for each in _additions(schema, path, shape, by_spark)
             if each.type is not None and names.take(each.path, each.type)
         ]
     for path, type_ in changes.widened:
@@ -74,11 +75,11 @@ def steps(schema: TableSchema, changes: Evolution) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def apply(place: TableBranch, changes: Evolution) -> Table:
+def apply(place: TableBranch, changes: Evolution, *, by_spark: bool = False) -> Table:
     """Changes the table's schema in one commit. If somebody else changes it meanwhile, the rest is done on top of that."""
     for attempt in range(_ATTEMPTS):
         table = place.load()
-        todo = steps(table.schema(), changes)
+        todo = steps(table.schema(), changes, by_spark=by_spark)
         if not todo:
             return table
         try:
@@ -162,24 +163,27 @@ def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
         yield from _inside((*path, name), each)
 
 
-def _additions(schema: TableSchema, path: Path, shape: Shape) -> Iterator[Step]:
+def _additions(schema: TableSchema, path: Path, shape: Shape, by_spark: bool) -> Iterator[Step]:
     """The column, or, if it exists by now, the fields that are missing inside it."""
     field = _at(schema, path)
     if field is not None:
-        yield from _inner_additions(schema, path, field.field_type, shape)
+        yield from _inner_additions(schema, path, field.field_type, shape, by_spark)
         return
     around, type_ = _at(schema, path[:-1]), shape.type()
     in_struct = len(path) == 1 or (around is not None and isinstance(around.field_type, StructType))
     if in_struct and type_ is not None:
+        type_ = text_at(type_, "", {place for place, _ in unfit(type_, "", by_spark=by_spark)})
         yield Step(path, iceberg_type(type_, itertools.count(1)), new=True, doc=doc_of(type_))
 
 
-def _inner_additions(schema: TableSchema, path: Path, type_: IcebergType, shape: Shape) -> Iterator[Step]:
+def _inner_additions(
+    schema: TableSchema, path: Path, type_: IcebergType, shape: Shape, by_spark: bool
+) -> Iterator[Step]:
     if isinstance(type_, StructType):
         for name, inner in shape.fields:
-            yield from _additions(schema, (*path, name), inner)
+            yield from _additions(schema, (*path, name), inner, by_spark)
     elif isinstance(type_, ListType) and shape.element is not None:
-        yield from _inner_additions(schema, (*path, ELEMENT), type_.element_type, shape.element)
+        yield from _inner_additions(schema, (*path, ELEMENT), type_.element_type, shape.element, by_spark)
 
 
 def _at(schema: TableSchema, path: Path) -> NestedField | None:

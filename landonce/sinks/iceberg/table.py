@@ -31,7 +31,7 @@ from landonce.read.schema.ddl import quoted, quoted_if_needed
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.partitions import fields_along, parse_spec, path_of, spec_differs
-from landonce.sinks.iceberg.types import iceberg_schema, not_in_spark, widens
+from landonce.sinks.iceberg.types import iceberg_schema, widens
 
 _NO_PLACE = frozenset("#?\0")
 _NEWEST = 2
@@ -54,6 +54,8 @@ class Creation:
     identity: tuple[str, ...] = ()
     """The fields that identify one row. They become required."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    merges: bool = False
+    """Spark merges changes of rows."""
 
     @property
     def version(self) -> int:
@@ -62,6 +64,12 @@ class Creation:
         if asked not in ("1", "2", "3"):
             raise ConfigError(f"sink.iceberg.properties: format-version is 1, 2 or 3, not {asked!r}.")
         return int(asked)
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark itself writes the table, as far as that is known before there is one."""
+        kind = self.properties.get(TableProperties.WRITE_FILE_FORMAT, TableProperties.WRITE_FILE_FORMAT_DEFAULT)
+        return self.merges or self.version > _NEWEST or str(kind).lower() != "parquet"
 
 
 def layout(declared: Schema, creation: Creation) -> tuple[TableSchema, PartitionSpec, dict[str, str]]:
@@ -105,7 +113,7 @@ def planned_table(identifier: str, declared: Schema, creation: Creation) -> Tabl
 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
     """The columns of a table that is to be created."""
-    schema = iceberg_schema(declared, identity=creation.identity)
+    schema = iceberg_schema(declared, identity=creation.identity, by_spark=creation.by_spark)
     for one, other in pairwise(sorted(schema.column_names, key=str.lower)):
         if one.lower() == other.lower():
             raise ConfigError(
@@ -113,20 +121,6 @@ def table_schema(declared: Schema, creation: Creation) -> TableSchema:
                 "apart.",
                 command="rename one of them in `source.kafka.schema` or in `transform.select` of {file}",
             )
-    try:
-        schema.check_format_version_compatibility(min(creation.version, _NEWEST))
-    except ValueError:
-        raise ConfigError(
-            "a declared field holds times with nanoseconds. Tables of format version 2 do not know them, and Spark, which writes "
-            "version 3, does not either.",
-            command="declare times with TIMESTAMP(6) or coarser in {file}",
-        ) from None
-    unknown = [*not_in_spark(schema.as_struct())] if creation.version > _NEWEST else []
-    if unknown:
-        raise ConfigError(
-            f"Spark's own writer makes files of format version {creation.version}, and has no type for: {', '.join(unknown)}.",
-            command=f"create the table in version {_NEWEST}, or declare the fields as STRING in {{file}}",
-        )
     return schema
 
 
@@ -242,7 +236,8 @@ def creation(config: Iceberg) -> Creation:
     properties = {**_TIDY, **{name: as_text(value) for name, value in config.properties.items()}}
     if config.changes is not None:
         properties = {**_MERGE_ON_READ, **properties}
-    return Creation(config.partition_by, config.identity, properties)
+    merges = config.changes is not None and not config.by_equality
+    return Creation(config.partition_by, config.identity, properties, merges)
 
 
 def identity_of(config: Iceberg, name: str, table: Table) -> tuple[str, ...]:

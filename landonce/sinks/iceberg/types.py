@@ -66,6 +66,7 @@ from pyiceberg.types import (
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.evolution import RESERVED
 from landonce.read.formats.json.columns import is_key
+from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import (
     JSON,
     VALUE,
@@ -76,8 +77,10 @@ from landonce.read.schema.fields import (
     as_declared,
     is_uuid,
     json_note,
+    spelled,
     with_note,
 )
+from landonce.read.schema.instead import parts, with_text
 
 TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"
 COLUMNS = (TOPIC, PARTITION, OFFSET)
@@ -108,6 +111,7 @@ _MADE: dict[pa.DataType, IcebergType] = {
     JSON: StringType(),
 }
 COORDINATE_TYPES: dict[str, IcebergType] = {TOPIC: StringType(), PARTITION: IntegerType(), OFFSET: LongType()}
+_MOST_DIGITS = 38
 _NOT_IN_SPARK = (TimeType, TimestampNanoType, TimestamptzNanoType, GeometryType, GeographyType)
 """Spark 4.0 cannot open a table with a column of such a type."""
 _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a value"
@@ -217,18 +221,19 @@ def coordinate_faults(table_schema: TableSchema) -> tuple[str, ...]:
     return tuple(faults)
 
 
-def iceberg_schema(declared: Schema, *, identity: tuple[str, ...]) -> TableSchema:
-    """The schema of a table that is to be created. The identity is required, and so are the structs around it."""
+def iceberg_schema(declared: Schema, *, identity: tuple[str, ...], by_spark: bool = False) -> TableSchema:
+    """The schema of a table that is to be created. The identity is required, and so are the structs around it. `by_spark`: Spark itself
+    has to know the types."""
+    faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, by_spark=by_spark)]
+    if faults:
+        raise UnfitFields(faults, with_text(declared, {path for path, _ in faults}))
     ids = itertools.count(1)
     fields: list[NestedField] = []
     for each in declared.fields:
         if each.name in RESERVED:
             raise ConfigError(f"a column cannot be called {each.name}: landonce or Iceberg's readers use that name.")
         column = pa.struct([pa.field(each.name, each.type, nullable=not each.required)])
-        try:
-            fields += parts_of(iceberg_type(column, ids, identity))
-        except Unsupported as why:
-            raise ConfigError(f"field {each.name!r}: {why}.") from None
+        fields += parts_of(iceberg_type(column, ids, identity))
     fields += [NestedField(next(ids), name, type_, required=False) for name, type_ in COORDINATE_TYPES.items()]
     schema = TableSchema(*fields)
     named = []
@@ -250,7 +255,7 @@ def iceberg_schema(declared: Schema, *, identity: tuple[str, ...]) -> TableSchem
 
 
 def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ...] = ()) -> IcebergType:
-    """The type of a column that is to be created for values of this type. `identity`: paths that begin inside it."""
+    """The type of a column that is to be created for values of this type, in which nothing is `unfit`. `identity`: paths that begin inside it."""
     if pt.is_struct(type_):
         fields = []
         for each in type_:
@@ -267,17 +272,39 @@ def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ..
         key, value = next(ids), next(ids)
         kinds = iceberg_type(type_.key_type, ids), iceberg_type(type_.item_type, ids)
         return MapType(key, kinds[0], value, kinds[1], value_required=not type_.item_field.nullable)
+    return _single_type(type_)
+
+
+def _single_type(type_: pa.DataType) -> IcebergType:
+    """Raises `Unsupported`."""
     if pt.is_decimal(type_):
-        if type_.precision > 38:
-            raise Unsupported(f"{type_} has more digits than the 38 of an Iceberg decimal")
+        if type_.precision > _MOST_DIGITS:
+            raise Unsupported(f"it has more digits than the {_MOST_DIGITS} of an Iceberg decimal")
         return DecimalType(type_.precision, type_.scale)
-    if pt.is_timestamp(type_) and type_.unit in ("s", "ms"):
+    if pt.is_timestamp(type_):
+        if type_.unit == "ns":
+            raise Unsupported("times with nanoseconds need format version 3, in which Spark cannot open the table; TIMESTAMP(6) is possible")
         type_ = pa.timestamp("us", tz=type_.tz)
+    if pt.is_time(type_) and type_.unit != "ns":
+        return TimeType()
     if pt.is_fixed_size_binary(type_) and not is_uuid(type_):
         return FixedType(type_.byte_width)
     if type_ not in _MADE:
-        raise Unsupported(f"{type_} has no Iceberg type")
+        raise Unsupported(f"{spelled(type_)} has no Iceberg type")
     return _MADE[type_]
+
+
+def unfit(type_: pa.DataType, path: str, *, by_spark: bool = False) -> Iterator[tuple[str, str]]:
+    """Every part of a field that has no type in a table that is to be created, by its path, with the reason."""
+    for place, each in parts(type_, path):
+        if pt.is_nested(each):
+            continue
+        try:
+            made = _single_type(each)
+            if by_spark and isinstance(made, _NOT_IN_SPARK):
+                yield place, f"Spark's own writer is needed for this table, and has no type for {made}"
+        except Unsupported as why:
+            yield place, str(why)
 
 
 def doc_of(type_: pa.DataType) -> str | None:

@@ -17,7 +17,7 @@ from landonce.protocol.receipt import Want
 from landonce.read.decoding import decoder_of
 from landonce.read.evolution import Evolution, merge
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import JSON, Schema
+from landonce.read.schema.fields import JSON, Field, Schema
 from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
 from landonce.sinks.parts import Parts
@@ -118,11 +118,16 @@ def _source(declared: Schema | None, table: Schema, *, evolve: bool) -> Schema:
             safe=NOTHING,
             command="declare the field in {file}, or let the column be NULL or have a default",
         )
-    fields = [
-        replace(columns[each.name], required=each.required or columns[each.name].required, scale=each.scale)
-        for each in declared.fields
-    ]
+    fields = [_asked(each, columns[each.name]) for each in declared.fields]
     return Schema((*fields, *(each for name, each in columns.items() if evolve and name not in named)))
+
+
+def _asked(declared: Field, column: Field) -> Field:
+    """The column's field, with what the declaration says beyond the column: a column of bytes does not say how many they are."""
+    sized = pa.types.is_fixed_size_binary(declared.type) and pa.types.is_binary(column.type)
+    type_, scale = (declared.type if sized else column.type), declared.scale
+    timed = pa.types.is_timestamp(type_) or pa.types.is_date32(type_)
+    return replace(column, type=type_, required=declared.required or column.required, scale=scale if timed else None)
 
 
 @dataclass

@@ -36,7 +36,7 @@ from landonce import errors
 from landonce.ledger.database import Database
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.target import TargetView
-from landonce.read.schema.fields import Field, Schema, json_note
+from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import COORDINATES, Finding
 from landonce.sinks.sql.fingerprint import fingerprint_statements, identity, table_fingerprint
 from landonce.sinks.sql.sink import SqlSink, open_database
@@ -47,10 +47,12 @@ from landonce.sinks.sql.types import (
     UuidText,
     add_column,
     column_field,
+    column_or_text,
     column_type,
     coordinate_types,
     name_fault,
     new_table,
+    note_of,
     own_form,
     server_of,
 )
@@ -269,9 +271,11 @@ class SqlTable(TransactionalTable):
             for name, type_ in sorted(wanted.items()):
                 if name.lower() in there or name_fault(name, self.sink.dialect, "column"):
                     continue
-                kind = column_type(type_, server_of(self.sink.dialect, self._dialect), name)
-                note = f" COMMENT '{json_note(type_)}'" if self.sink.notes and json_note(type_) else ""
-                statement = add_column(self.sink, name, kind, self._dialect) + note
+                server = server_of(self.sink.dialect, self._dialect)
+                kept = column_or_text(type_, server)
+                note = note_of(self.sink, kept, server)
+                statement = add_column(self.sink, name, column_type(kept, server), self._dialect)
+                statement += f" COMMENT '{note}'" if note else ""
                 connection.execute(text(statement.replace(":", "\\:")))
                 there.add(name.lower())
                 added.append(name)

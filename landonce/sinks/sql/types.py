@@ -15,6 +15,7 @@
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
     TIME                                    microseconds since midnight                 all but YDB
     UUID                                    uuid                                        PostgreSQL, MariaDB, SQLite
+    CHAR(36), where landonce made it        uuid                                        MySQL
     ENUM                                    string of a closed set                      PostgreSQL, MySQL
     INET, CIDR, MACADDR, INET4, INET6       string of a pattern                         PostgreSQL, MariaDB
     arrays of most of these                 list                                        PostgreSQL
@@ -44,7 +45,9 @@ from sqlalchemy.dialects import mysql, postgresql
 from landonce.errors import ConfigError
 from landonce.ledger.names import quoted
 from landonce.ledger.tables import ENGINE
+from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import JSON, Field, Schema, is_uuid, json_note, landed, spelled, with_note
+from landonce.read.schema.instead import text_type, with_text
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.addresses import address_field, kind_of
 from landonce.sinks.sql.sink import SqlSink, as_name
@@ -55,6 +58,10 @@ _CUT_SHORT = ('"char"', "name")
 _SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 _DAY = 86_400
 _MICROSECONDS = 10**6
+_MOST_FIXED = 255
+"""Bytes of MySQL's BINARY."""
+UUID_NOTE = "landonce: UUID"
+"""The comment of a column for UUIDs that landonce makes in MySQL, which has no type for them."""
 _POSTGRES_DATE = (-2_440_588, 2_145_042_905)
 """From the 24th of November 4714 BC on, in days."""
 _POSTGRES_MOMENT = (_POSTGRES_DATE[0] * _DAY * _MICROSECONDS, 2**63 - 1)
@@ -137,6 +144,8 @@ def column_field(
         required = declared is not None
     if declared is None and required and (column.get("default") is not None or column.get("autoincrement") is True):
         return None
+    if column.get("comment") == UUID_NOTE and isinstance(kind, sql.CHAR):
+        return Field(name, pa.uuid(), required)
     held = declared.type if declared is not None else pa.string() if selected else _undeclared(column)
     if held is not None and (found := document_of(name, kind, held, sink.dialect, required=required)) is not None:
         return found
@@ -275,8 +284,9 @@ def own_form(type_: Any) -> str:
     return "jsonb" if isinstance(type_, postgresql.JSONB) else kind_of(type_)
 
 
-def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[Any]:
-    """The type of a column that landonce creates: `field_of` gives the same Arrow type back."""
+def column_type(type_: pa.DataType, dialect: str) -> sql.TypeEngine[Any]:
+    """The type of a column that landonce creates: `column_field` gives the same Arrow type back, where the type itself says how long
+    its values are. Raises `Unsupported`."""
     plain: dict[pa.DataType, sql.TypeEngine[Any]] = {
         pa.bool_(): sql.Boolean(),
         pa.int8(): sql.SmallInteger(),
@@ -295,26 +305,45 @@ def column_type(type_: pa.DataType, dialect: str, name: str) -> sql.TypeEngine[A
         return sql.DateTime(timezone=type_.tz is not None).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
     if pt.is_decimal128(type_) and (dialect != "sqlite" or type_.precision <= _SQLITE_DIGITS):
         return sql.Numeric(type_.precision, type_.scale)
-    if type_ == pa.time64("us") and dialect != "yql":
+    if pt.is_time(type_) and type_.unit != "ns" and dialect != "yql":
         return sql.Time().with_variant(mysql.TIME(fsp=6), "mysql", "mariadb")
-    if is_uuid(type_) and dialect in ("postgresql", "mariadb", "sqlite"):
-        return UuidText() if dialect == "sqlite" else sql.UUID(as_uuid=False)
+    if is_uuid(type_) and dialect != "yql":
+        of_mysql = mysql.CHAR(36, charset="ascii", collation="ascii_bin")
+        return UuidText() if dialect == "sqlite" else of_mysql if dialect == "mysql" else sql.UUID(as_uuid=False)
+    if pt.is_fixed_size_binary(type_) and not is_uuid(type_):
+        sized = dialect in ("mysql", "mariadb") and 0 < type_.byte_width <= _MOST_FIXED
+        return sql.BINARY(type_.byte_width) if sized else plain[pa.binary()]
     if type_ == JSON and dialect != "yql":
         return (
             postgresql.JSON() if dialect == "postgresql" else JsonText() if dialect == "sqlite" else plain[pa.string()]
         )
     if pt.is_nested(type_) and landed(type_) == type_ and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
-    why = f"{spelled(type_)} cannot be the type of a column here; `select` parts of it, or convert it to text with to_json"
+    raise Unsupported(_no_column(type_, dialect))
+
+
+def _no_column(type_: pa.DataType, dialect: str) -> str:
     if landed(type_) != type_ and dialect != "yql":
-        why = "a document cannot hold JSON texts; declare the whole column as JSON"
-    elif pt.is_timestamp(type_):
-        why = "times have microseconds here; declare TIMESTAMP or TIMESTAMP(3)"
-    elif pt.is_decimal(type_) and dialect == "sqlite":
-        why = f"SQLite has no exact decimals of more than {_SQLITE_DIGITS} digits; declare it as STRING or DOUBLE"
-    elif is_uuid(type_):
-        why = "there is no type for UUIDs here; declare it as STRING"
-    raise ConfigError(f"sink.sql.create: column {name!r}: {why}.")
+        return "a document cannot hold JSON texts; the whole column can be JSON"
+    if pt.is_timestamp(type_):
+        return "times have microseconds here; TIMESTAMP(6) is possible"
+    if pt.is_decimal(type_):
+        return f"exact decimals have at most {_SQLITE_DIGITS if dialect == 'sqlite' else 38} digits here"
+    return f"there is no type for {spelled(type_)} here"
+
+
+def column_or_text(type_: pa.DataType, dialect: str) -> pa.DataType:
+    """The type itself, or that of the text which holds its values where there is no column for it."""
+    try:
+        column_type(type_, dialect)
+        return type_
+    except Unsupported:
+        return text_type(type_)
+
+
+def note_of(sink: SqlSink, type_: pa.DataType, server: str) -> str:
+    """The comment of a column whose type does not say all. Empty if it does."""
+    return "" if not sink.notes else UUID_NOTE if is_uuid(type_) and server == "mysql" else json_note(type_)
 
 
 def coordinate_types(dialect: str) -> dict[str, sql.TypeEngine[Any]]:
@@ -362,27 +391,22 @@ def new_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
     if unknown:
         raise ConfigError(f"sink.sql.key: the records have no field {', '.join(unknown)}.")
     server = server_of(sink.dialect, dialect)
+    kinds = _column_types(declared, sink, server)
     keyed = sink.dialect == "yql" and not sink.key  # every table of YDB has a primary key
     columns = [
         Column(name, kind, nullable=False, primary_key=keyed, autoincrement=False)
         for name, kind in coordinate_types(sink.dialect).items()
     ]
-    # In MySQL's other collations `a` and `a ` are one key.
-    padless = "utf8mb4_nopad_bin" if server == "mariadb" else "utf8mb4_0900_bin"
     for each in declared.fields:
         named = each.name in sink.key
-        is_key_text = named and pt.is_string(each.type)
-        kind = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, server, each.name)
-        optional = not (each.required or named)
-        note = (json_note(each.type) or None) if sink.notes else None
         columns.append(
             Column(
                 as_name(each.name, sink.dialect),
-                kind,
+                kinds[each.name],
                 primary_key=named,
-                nullable=optional,
+                nullable=not (each.required or named),
                 autoincrement=False,
-                comment=note,
+                comment=note_of(sink, each.type, server) or None,
             )
         )
     charset: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
@@ -392,6 +416,28 @@ def new_table(sink: SqlSink, declared: Schema, dialect: Dialect) -> Table:
         indexed = [table.c[name] for name in COORDINATES]
         Index(index_name(sink.name, "coordinates"), *indexed, unique=not brin, postgresql_using="brin")
     return table
+
+
+def _column_types(declared: Schema, sink: SqlSink, server: str) -> dict[str, sql.TypeEngine[Any]]:
+    """By name. Raises `UnfitFields` for those that have none."""
+    # In MySQL's other collations `a` and `a ` are one key.
+    padless = "utf8mb4_nopad_bin" if server == "mariadb" else "utf8mb4_0900_bin"
+    kinds: dict[str, sql.TypeEngine[Any]] = {}
+    faults = []
+    for each in declared.fields:
+        named = each.name in sink.key
+        if named and each.type == JSON and sink.dialect != "sqlite":
+            raise ConfigError(
+                f"sink.sql.key: {each.name!r} would be a column of JSON text, which cannot be a key here."
+            )
+        try:
+            is_key_text = named and pt.is_string(each.type)
+            kinds[each.name] = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, server)
+        except Unsupported as why:
+            faults.append((each.name, str(why)))
+    if faults:
+        raise UnfitFields(faults, with_text(declared, {name for name, _ in faults}))
+    return kinds
 
 
 def server_of(name: str, dialect: Dialect) -> str:

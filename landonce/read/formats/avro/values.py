@@ -2,7 +2,7 @@
 
 A value lands exactly or not at all. What is converted: integers to wider and narrower ones, to decimals, and to floats
 that hold them exactly; a float to a double, and a double to the nearest float; times to other units; a string to a date, time, UUID or decimal;
-strings and bytes to each other.
+strings and bytes to each other; a date, time or UUID to its text.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats.avro.cursor import NO_SYMBOL, Bytes, Cursor, Longs
 from landonce.read.formats.avro.schema import Enum, Fixed, Logical, Primitive
 from landonce.read.formats.json.columns import (
+    as_text,
     cast_or_null,
     decimals,
     fixed,
@@ -225,8 +226,8 @@ def _exactly(found: pa.DataType, type_: pa.DataType) -> Convert | None:
         return lambda array: cast_or_null(array.cast(pa.int64()).cast(pa.timestamp(found.unit, type_.tz)), type_)
     if pt.is_time(found) and pt.is_time(type_):
         return lambda array: cast_or_null(array, type_)
-    if is_uuid(found) and pt.is_string(type_):
-        return _uuid_text
+    if (is_uuid(found) or pt.is_temporal(found)) and pt.is_string(type_):
+        return as_text
     return None
 
 
@@ -273,11 +274,3 @@ def _from_bytes(type_: pa.DataType, bytes_of: Convert) -> Convert | None:
     if pt.is_fixed_size_binary(type_):
         return lambda array: fixed(bytes_of(array), type_)
     return None
-
-
-def _uuid_text(array: pa.Array) -> pa.Array:
-    digits = np.frombuffer(b"".join(each or bytes(16) for each in array.storage.to_pylist()).hex().encode(), np.uint8)
-    text = np.full((len(array), 36), ord("-"), np.uint8)
-    text[:, [at for at in range(36) if at not in (8, 13, 18, 23)]] = digits.reshape(-1, 32)
-    made = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(text)])
-    return made.cast(pa.binary()).cast(pa.string())

@@ -44,6 +44,8 @@ UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _ZONE = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
 _TIME = r"\A\d\d:\d\d(?::\d\d(?:\.\d+)?)?\z"
 _UUID = r"\A(?i:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})\z"
+_YEARS_IN_DAYS = (-719_162, 2_932_897)
+"""The years 1 to 9999."""
 _HEX_OF_UUID = [at for at in range(36) if at not in (8, 13, 18, 23)]
 _BASE64 = r"\A(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\z"
 _INTEGER_KEY, _DECIMAL_KEY, _BOOLEAN_KEY = (
@@ -203,6 +205,32 @@ def _bytes(text: pa.Array) -> pa.Array:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(decoded[kept])]
     values = pa.Array.from_buffers(pa.binary(), len(text), buffers)
     return pc.if_else(fits, values, pa.scalar(None, pa.binary()))
+
+
+def as_text(array: pa.Array) -> pa.Array:
+    """Dates, times and UUIDs as the text that `from_text` reads: ISO 8601, with the digits of the type after the second. Null beyond the
+    years 1 to 9999."""
+    if is_uuid(array.type):
+        return _uuid_text(array)
+    text = array.cast(pa.string())
+    if pt.is_time(array.type):  # a target may have no place for digits that are all zero
+        return pc.replace_substring_regex(text, pattern=r"\.0+$", replacement="")
+    per_day = 1 if pt.is_date32(array.type) else 86_400 * 10 ** UNIT_DIGITS[array.type.unit]
+    count = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
+    low, high = max(_YEARS_IN_DAYS[0] * per_day, -(2**63)), min(_YEARS_IN_DAYS[1] * per_day, 2**63) - 1
+    dated = pc.and_(
+        pc.greater_equal(count, low), pc.less_equal(count, high)
+    )  # Arrow writes the wrong year beyond 32767
+    return pc.replace_substring(pc.if_else(dated, text, pa.scalar(None, pa.string())), pattern=" ", replacement="T")
+
+
+def _uuid_text(array: pa.Array) -> pa.Array:
+    storage = array.storage
+    digits = np.frombuffer(b"".join(each or bytes(16) for each in storage.to_pylist()).hex().encode(), np.uint8)
+    text = np.full((len(array), 36), ord("-"), np.uint8)
+    text[:, _HEX_OF_UUID] = digits.reshape(-1, 32)
+    made = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(text)]).cast(pa.binary())
+    return pc.if_else(storage.is_valid(), made.cast(pa.string()), pa.scalar(None, pa.string()))
 
 
 def _data(text: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -473,6 +501,8 @@ def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
 def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pt.is_string(array.type) and (is_uuid(type_) or pt.is_time64(type_)):
         return from_text(array, type_)
+    if pt.is_string(type_) and (is_uuid(array.type) or pt.is_time(array.type)):
+        return as_text(array)
     if pt.is_binary(array.type) and (is_uuid(type_) or pt.is_fixed_size_binary(type_)):
         return fixed(array, type_.storage_type if is_uuid(type_) else type_).cast(type_)
     return cast_or_null(array, type_)

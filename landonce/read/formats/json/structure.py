@@ -46,7 +46,7 @@ import pyarrow.types as pt
 
 from landonce.read.formats import Indexes
 from landonce.read.formats.json.columns import ENTRIES, NUMBER, cast_or_null, mask_of
-from landonce.read.schema.fields import JSON, KEY, VALUE, Place, Schema, by_record_name, folded
+from landonce.read.schema.fields import JSON, KEY, MOST_DIGITS, VALUE, Place, Schema, by_record_name, folded
 
 Bytes = npt.NDArray[np.uint8]
 Ints = Indexes
@@ -250,17 +250,18 @@ WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
 """The integer types that hold all numbers of another, narrowest first."""
 
 
-def wider(structure: Structure, tokens: Ints, type_: pa.DataType) -> pa.DataType | None:
-    """The wider type that these values need, if any. Values that no wider type holds are ignored."""
+def wider(structure: Structure, tokens: Ints, type_: pa.DataType, most_digits: int) -> pa.DataType | None:
+    """The wider type that these values need, if any. Values that no wider type holds are ignored. `most_digits`: of a decimal."""
     if type_ in WIDER:
         return _wider_integer(_numbers(structure, tokens, len(str(_ends(type_)[1]))), type_)
     if type_ == pa.float32():
         return pa.float64() if _beyond_float(_numbers(structure, tokens, 4)) else None
-    if pt.is_decimal128(type_):
+    if pt.is_decimal(type_):
         quoted = tokens[structure.kind[tokens + 1] == QUOTE]
         strings = structure.slices(structure.at[quoted + 1] + 1, structure.at[quoted + 2]).cast(pa.string())
         digits = max(_digits(each, type_.scale) for each in (_numbers(structure, tokens, 1), strings))
-        return pa.decimal128(digits, type_.scale) if type_.precision < digits <= 38 else None
+        wide = pa.decimal128 if digits <= 38 else pa.decimal256
+        return wide(digits, type_.scale) if type_.precision < digits <= most_digits else None
     return None
 
 
@@ -310,12 +311,12 @@ def _beyond_float(literals: pa.StringArray) -> bool:
 
 def _digits(literals: pa.StringArray, scale: int) -> int:
     """How many digits the largest number has that needs no finer scale."""
-    shaped = pc.match_substring_regex(
-        literals, pattern=r"\A[+-]?[0-9]{1,38}(?:\.[0-9]{0,38})?(?:[eE][+-]?[0-9]{1,2})?\z"
-    )
-    values = cast_or_null(literals.filter(shaped), pa.decimal256(76, scale)).drop_null()
+    whole, small = max(1, MOST_DIGITS - scale), r"[0-9]{1,38}(?:\.[0-9]{0,38})?[eE][+-]?[0-9]{1,2}"
+    pattern = rf"\A[+-]?(?:[0-9]{{1,{whole}}}(?:\.[0-9]{{0,{MOST_DIGITS}}})?|{small})\z"
+    shaped = pc.match_substring_regex(literals, pattern=pattern)
+    values = cast_or_null(literals.filter(shaped), pa.decimal256(MOST_DIGITS, scale)).drop_null()
     largest = pc.max(pc.abs(values)).as_py()
-    return len(str(int(largest.scaleb(scale)))) if largest else 0
+    return len(largest.as_tuple().digits) if largest else 0
 
 
 _NOBODY = b"\\u0000landonce"
