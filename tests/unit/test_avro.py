@@ -427,6 +427,15 @@ DOES_NOT_FIT = object()
         (logical("timestamp-millis"), MOMENT, pa.timestamp("us"), MOMENT.replace(tzinfo=None)),
         (logical("decimal", "bytes", precision=9, scale=2), Decimal("1.50"), pa.decimal128(3, 1), Decimal("1.5")),
         (logical("decimal", "bytes", precision=9, scale=2), Decimal("1.55"), pa.decimal128(3, 1), DOES_NOT_FIT),
+        (logical("timestamp-nanos"), 1, pa.string(), "1970-01-01T00:00:00.000000001Z"),
+        (logical("local-timestamp-millis"), -1, pa.string(), "1969-12-31T23:59:59.999"),
+        (logical("timestamp-micros"), 253_402_300_800_000_000, pa.string(), DOES_NOT_FIT),
+        (logical("date", "int"), 2_932_896, pa.string(), "9999-12-31"),
+        (logical("date", "int"), 2_932_897 + 365 * 65_536, pa.string(), DOES_NOT_FIT),
+        (logical("time-millis", "int"), 1500, pa.string(), "00:00:01.500"),
+        (logical("time-micros"), 60_000_000, pa.string(), "00:01:00"),
+        ({"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}, ID.bytes, pa.string(), str(ID)),
+        (logical("timestamp-nanos"), -1, JSON, '"1969-12-31T23:59:59.999999999Z"'),
     ],
 )  # fmt: skip
 def test_a_value_lands_exactly_or_not_at_all(type_: Any, value: Any, column: pa.DataType, expected: Any) -> None:

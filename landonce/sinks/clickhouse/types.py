@@ -119,6 +119,8 @@ _OF_DYNAMIC = (
 _TIME = r"-?(?:[0-9]{2}|[1-9][0-9]{2}):[0-5][0-9]:[0-5][0-9]"
 _DAY = 86_400
 _DATE_BOUNDS = {"Date": (0, 65_535), "Date32": (-25_567, 120_529)}
+_MOST_FIXED = 256
+"""ClickHouse makes no longer `FixedString` without a setting."""
 _DATETIME_BOUNDS = (0, 2**32 - 1)
 _DATETIME64_BOUNDS = (-25_567 * _DAY, 120_530 * _DAY - 1)
 
@@ -455,8 +457,8 @@ def _clickhouse_type(type_: pa.DataType) -> str:
         return "UUID"
     if pa.types.is_binary(type_):
         return "String"
-    if pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0:
-        return f"FixedString({type_.byte_width})"
+    if pa.types.is_fixed_size_binary(type_):
+        return f"FixedString({type_.byte_width})" if 0 < type_.byte_width <= _MOST_FIXED else "String"
     if pa.types.is_list(type_):
         item = type_.value_field
         return f"Array({column_type(item.type, required=not item.nullable)})"

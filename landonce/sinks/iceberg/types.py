@@ -283,7 +283,9 @@ def _single_type(type_: pa.DataType) -> IcebergType:
         return DecimalType(type_.precision, type_.scale)
     if pt.is_timestamp(type_):
         if type_.unit == "ns":
-            raise Unsupported("times with nanoseconds need format version 3, in which Spark cannot open the table; TIMESTAMP(6) is possible")
+            raise Unsupported(
+                "times with nanoseconds need format version 3, in which Spark cannot open the table; TIMESTAMP(6) is possible"
+            )
         type_ = pa.timestamp("us", tz=type_.tz)
     if pt.is_time(type_) and type_.unit != "ns":
         return TimeType()

@@ -49,6 +49,11 @@ VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
 
 Framing = Literal["none", "single-object", "confluent"]
+_FRAME = 5
+"""The bytes of Confluent's frame."""
+_FRAMED = "Confluent's framing, a zero byte and a schema id"
+_FORMS = {b"Obj\x01": "an Avro container file", b"{": "JSON", b"\0": _FRAMED}
+"""How values begin that are often sent by mistake."""
 _TRAILING = Reason("the record goes on after the last field of its Avro schema", Code.MALFORMED)
 
 
@@ -269,7 +274,7 @@ class AvroDecoder:
 
     def _decode_block(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         body, start, end = Body.of(records)
-        for key, members in self._by_schema(found, rows, body, start, end):
+        for key, members in self._by_schema(found, rows, records, body, start, end):
             made = self._plan(key)
             if isinstance(made, Reason):
                 for at in members.tolist():
@@ -278,8 +283,9 @@ class AvroDecoder:
             faults = Faults()
             cursor = Cursor(body, start[members], end[members], np.arange(len(members)), faults)
             row = made.read(cursor)
-            for at in np.flatnonzero(cursor.at < cursor.end).tolist():
-                faults.reasons.setdefault(at, _TRAILING)
+            _end(cursor)
+            if faults.reasons and self._source.framing == "none":
+                _name_forms(faults, made, records, body, start, end)
             self._collect(found, rows[members], row, faults)
 
     def _collect(self, found: Collected, rows: Indexes, row: pa.StructArray, faults: Faults) -> None:
@@ -292,14 +298,16 @@ class AvroDecoder:
         found.keep(rows, row.flatten())
 
     def _by_schema(
-        self, found: Collected, rows: Indexes, body: Body, start: Longs, end: Longs
+        self, found: Collected, rows: Indexes, records: pa.BinaryArray, body: Body, start: Longs, end: Longs
     ) -> Iterator[tuple[bytes, Indexes]]:
         """The records of each writer's schema. Moves `start` behind the frames; rejects values without a frame."""
         framed, groups = by_schema(self._source.framing, body, start, end)
         _, size = _HEADS[self._source.framing]
         unframed = Reason(f"does not begin with the {size} bytes of {self._source.framing} framing", Code.BAD_FRAME)
         for at in np.flatnonzero(~framed).tolist():
-            found.reject(rows[at], unframed)
+            form = _form(records[at].as_py())
+            cut = form == _FRAMED and self._source.framing == "confluent"
+            found.reject(rows[at], _naming(unframed, "" if cut else form))
         yield from groups
 
     def _whole(self, writer: Node) -> Node:
@@ -321,6 +329,34 @@ class AvroDecoder:
         except Mismatch as error:
             return Reason(str(error), Code.SCHEMA_MISMATCH)
         return self._plans[key]
+
+
+def _end(cursor: Cursor) -> None:
+    """Each record ends with its last field."""
+    for at in np.flatnonzero(cursor.at < cursor.end).tolist():
+        cursor.faults.reasons.setdefault(at, _TRAILING)
+
+
+def _name_forms(faults: Faults, made: Plan, records: pa.BinaryArray, body: Body, start: Longs, end: Longs) -> None:
+    """Adds to the reasons what the values are instead. One is framed if it can be read behind a frame."""
+    forms = {at: _form(records[at].as_py()) for at in faults.reasons}
+    framed = np.array([at for at, form in forms.items() if form == _FRAMED and end[at] - start[at] >= _FRAME], np.int64)
+    behind = Faults()
+    cursor = Cursor(body, start[framed] + _FRAME, end[framed], np.arange(len(framed)), behind)
+    made.read(cursor)
+    _end(cursor)
+    good = set(np.delete(framed, list(behind.reasons)).tolist())
+    for at, form in forms.items():
+        faults.reasons[at] = _naming(faults.reasons[at], form if form != _FRAMED or at in good else "")
+
+
+def _form(value: bytes) -> str:
+    """What a value is that is not what the file says, by how it begins. Empty if that is not known."""
+    return next((form for head, form in _FORMS.items() if value.startswith(head)), "")
+
+
+def _naming(reason: Reason, form: str) -> Reason:
+    return reason.reworded(f"{reason}; the value looks like {form}") if form else reason
 
 
 def avro_of(section: AvroFormat) -> Avro:

@@ -226,6 +226,10 @@ def _exactly(found: pa.DataType, type_: pa.DataType) -> Convert | None:
         return lambda array: cast_or_null(array.cast(pa.int64()).cast(pa.timestamp(found.unit, type_.tz)), type_)
     if pt.is_time(found) and pt.is_time(type_):
         return lambda array: cast_or_null(array, type_)
+    if found == DURATION and pt.is_struct(type_):  # a column that may be null may have parts that are
+        same_parts = [each.name for each in type_] == [each.name for each in DURATION]
+        whole = same_parts and all(pt.is_integer(each.type) for each in type_)
+        return (lambda array: cast_or_null(array, type_)) if whole else None
     if (is_uuid(found) or pt.is_temporal(found)) and pt.is_string(type_):
         return as_text
     return None

@@ -75,7 +75,7 @@ _TINY = (
 )
 _REFUSED = (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowTypeError)  # the record's fault, not the machine's
 _EMPTY = Reason("empty value", Code.NO_VALUE)
-_BYTE_ORDER_MARK = Reason("begins with a byte order mark", Code.MALFORMED)
+BYTE_ORDER_MARK = Reason("begins with a byte order mark", Code.MALFORMED)
 _NO_OBJECT = Reason("not a JSON object", Code.MALFORMED)
 _REFUSED_BY_READER = Reason("refused by the JSON reader", Code.MALFORMED)
 
@@ -142,7 +142,7 @@ class JsonDecoder:
         if not text:
             return _EMPTY
         if text.startswith("\ufeff"):
-            return _BYTE_ORDER_MARK
+            return BYTE_ORDER_MARK
         return None if text.startswith("{") else explain(text, self._schema).reason or _NO_OBJECT
 
     # Isolation: try a block; split it if it fails; read small pieces record by record.

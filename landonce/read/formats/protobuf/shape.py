@@ -188,8 +188,8 @@ class _Building:
         type_, descriptor = place.type, field.message_type
         name = descriptor.full_name
         wire = _wire(field, path)
-        whole = name in WRAPPERS and self.is_value(descriptor.fields_by_name["value"].type, type_, limits)
-        if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE and not whole:
+        single = name in WRAPPERS and self.is_value(descriptor.fields_by_name["value"].type, type_, limits)
+        if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE and not single:
             bare = name in _BARE_TEXT and type_ != JSON
             return JsonText(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
         if pt.is_struct(type_):
@@ -208,9 +208,7 @@ class _Building:
     @staticmethod
     def is_value(kind: int, type_: pa.DataType, limits: Field) -> bool:
         """Whether a wrapper around this type of values becomes its value where the column takes any message as JSON."""
-        if type_ == JSON:
-            return limits.bounds is not None
-        return kind == STRING or (limits.rule is not None and takes(_own(kind), type_, limits.rule))
+        return type_ == JSON or kind == STRING or (limits.rule is not None and takes(_own(kind), type_, limits.rule))
 
     def misfit(self, field: Any, type_: pa.DataType, path: str) -> Part:
         self.misfits.append(Misfit(path, f"is {kind_of(field)}, which cannot become {spelled(type_)}"))

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from landonce.protocol.reasons import Code, Reason, of_field
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import MISSING, Fault, Mask, cast_or_null, mask_of
-from landonce.read.formats.json.decode import JsonDecoder, blocks
+from landonce.read.formats.json.decode import BYTE_ORDER_MARK, JsonDecoder, blocks
 from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.schema.fields import JSON, Field, Schema, landed
 
@@ -31,6 +31,7 @@ _WAYS = 8
 _NUMBER = "\0number"
 _LARGEST_VALUE = 2**30
 """What a record's size does not limit is the same value with a name before it."""
+_MARK = "\ufeff"
 _NO_JSON = Reason("is not valid JSON", Code.INVALID_VALUE)
 
 
@@ -181,6 +182,8 @@ class CsvDecoder:
             return None
 
     def _reason(self, record: pa.BinaryArray) -> Reason:
+        if record[0].as_py().startswith(_MARK.encode()):
+            return BYTE_ORDER_MARK
         wrong: list[pcsv.InvalidRow] = []
         table = self._lines(record, wrong)
         if table is not None and table.num_rows + len(wrong) > 2:
@@ -209,7 +212,10 @@ class CsvDecoder:
             columns.append(values)
             for fault in faults:
                 for bad in np.flatnonzero(fault.rows):
-                    reasons.setdefault(int(bad), fault.reason(each.name))
+                    marked = name == self._format.columns[0] and (table.column(name)[bad].as_py() or "").startswith(
+                        _MARK
+                    )
+                    reasons.setdefault(int(bad), BYTE_ORDER_MARK if marked else fault.reason(each.name))
         keep = np.ones(len(rows), np.bool_)
         for at, reason in reasons.items():
             found.reject(int(rows[at]), reason)

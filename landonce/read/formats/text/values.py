@@ -59,6 +59,9 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
     elif pt.is_integer(type_):
         plain = pc.utf8_ltrim(_written(text, _INTEGER), characters="+")
         values = cast_or_null(plain, type_)
+        beyond = Reason(f"is out of the range of {spelled(type_)}", Code.OUT_OF_RANGE)
+        faults += unless(pc.or_(values.is_valid(), plain.is_null()), beyond)
+        text = pc.if_else(plain.is_null(), text, pa.scalar(None, pa.string()))  # the others are judged
     elif pt.is_decimal(type_):
         values = decimals(_written(text, _FIXED), type_)
     else:
