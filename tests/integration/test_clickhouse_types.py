@@ -17,6 +17,7 @@ from landonce.errors import TableUnfit, TargetRefused
 from landonce.local import LocalClickHouse
 from landonce.protocol.settle import Reply
 from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.schema.ddl import UnfitFields, parse_schema
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 
@@ -264,3 +265,26 @@ def test_a_created_table_takes_what_was_declared(clickhouse: LocalClickHouse, ne
         "1\t\\N\t\\N\t\\N\t[]\t[]\t(1,NULL)",
         "2\tx\t1960-01-01 00:00:00.500000\t1.5\t['a',NULL]\t[1]\t(2,'z')",
     ]
+
+
+def test_a_declared_uuid_time_and_wide_decimal_have_types_of_their_own(
+    clickhouse: LocalClickHouse, new_table: NewTable
+) -> None:
+    """On a server without `Time64`, a time is refused by name, with text to declare instead."""
+    sink, declared = sink_for(clickhouse, new_table()), parse_schema("u UUID, t TIME, w DECIMAL(76, 2), l ARRAY<UUID>")
+    sink.target().create(declared)
+    uuid, wide = "61f0c404-5cb3-11e7-907b-a6006ad3dba0", "9" * 74 + ".99"
+    good = f'{{"u":"{uuid}","t":"23:59:59.000001","w":{wide},"l":["{uuid}",null]}}'
+    bad = ('{"u":"x"}', '{"t":"24"}', f'{{"w":{wide}1}}', '{"l":["x"]}')
+    decoded = JsonDecoder(sink.target().schema()).decode(
+        pa.array([each.encode() for each in (good, *bad)], pa.binary())
+    )
+    assert [each.index for each in decoded.rejects] == [1, 2, 3, 4]
+    rows = block({name: decoded.table.column(name) for name in decoded.table.column_names})
+    assert sink.writer().send(rows, insert(sink.target(), "a")) is Reply.ACKNOWLEDGED
+    got = clickhouse.ask(f"SELECT u, t, w, l FROM {sink.table}").strip()
+    assert got == f"{uuid}\t23:59:59.000001\t{wide}\t['{uuid}',NULL]"
+    config = sink.config.model_copy(update={"settings": {"enable_time_time64_type": False}})
+    with pytest.raises(UnfitFields, match="t: this ClickHouse has no Time64") as refused:
+        replace(sink, config=config).creation(declared)
+    assert "t STRING, w DECIMAL(76, 2)" in str(refused.value.command)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone
+from datetime import time as dtime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -460,12 +462,20 @@ def test_a_table_grows_while_values_are_converted(
 def test_a_clickhouse_table_grows_with_the_schema_of_avro_records(
     clickhouse: LocalClickHouse, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """The second version adds a field and widens two. Records of the first version that come later land, too."""
+    """The second version adds fields and widens three. Records of the first version that come later land, too."""
+
+    def total(digits: int) -> dict[str, Any]:
+        return {"type": "bytes", "logicalType": "decimal", "precision": digits, "scale": 2}
+
     versions = [
         {
             "type": "record",
             "name": "Sale",
-            "fields": [{"name": "id", "type": "int"}, {"name": "price", "type": "float"}],
+            "fields": [
+                {"name": "id", "type": "int"},
+                {"name": "price", "type": "float"},
+                {"name": "total", "type": total(9)},
+            ],
         },
         {
             "type": "record",
@@ -473,7 +483,10 @@ def test_a_clickhouse_table_grows_with_the_schema_of_avro_records(
             "fields": [
                 {"name": "id", "type": "long"},
                 {"name": "price", "type": "double"},
+                {"name": "total", "type": total(50)},
                 {"name": "note", "type": ["null", "string"], "default": None},
+                {"name": "clock", "type": ["null", {"type": "int", "logicalType": "time-millis"}], "default": None},
+                {"name": "who", "type": ["null", {"type": "string", "logicalType": "uuid"}], "default": None},
             ],
         },
     ]
@@ -491,13 +504,23 @@ def test_a_clickhouse_table_grows_with_the_schema_of_avro_records(
     ask_for = {"url": clickhouse.url, "table": table, "create": True, "evolve": True}
     format_ = {"avro": {"schema": ["v0.avsc", "v1.avsc"], "framing": "single-object"}}
     config = pipeline(kafka, tmp_path, topic, {"clickhouse": ask_for}, format=format_)
-    produce(kafka, topic, (None, body(0, id=1, price=0.5), []))
+    produce(kafka, topic, (None, body(0, id=1, price=0.5, total=Decimal(1)), []))
     assert landed(config) == (1, 0)
-    newer = body(1, id=2**40, price=0.1, note="x"), body(0, id=3, price=1.5), body(1, id=4, price=0.2, note=None)
+    uuid, wide = "61f0c404-5cb3-11e7-907b-a6006ad3dba0", Decimal("9" * 48)
+    newer = (
+        body(1, id=2**40, price=0.1, total=wide, note="x", clock=dtime(1, 2, 3, 4000), who=uuid),
+        body(0, id=3, price=1.5, total=Decimal(2)),
+        body(1, id=4, price=0.2, total=Decimal(3), note=None),
+    )
     produce(kafka, topic, *((None, each, []) for each in newer), (None, b"\xc3\x01no schema", []))
     assert landed(config) == (3, 1)
     rows = rows_of(clickhouse, f"SELECT id, price, note FROM {table} ORDER BY _offset")
     assert rows == [(1, 0.5, None), (2**40, 0.1, "x"), (3, 1.5, None), (4, 0.2, None)]
+    typed = "toTypeName({0}) || ' ' || toString({0})"
+    asked = ", ".join(typed.format(name) + f" AS {name}_" for name in ("total", "clock", "who"))
+    assert rows_of(clickhouse, f"SELECT {asked} FROM {table} WHERE note = 'x'") == [
+        (f"Decimal(50, 2) {wide}", "Nullable(Time64(6)) 01:02:03.004000", f"Nullable(UUID) {uuid}")
+    ]
 
 
 def test_lines_change_rows(kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:

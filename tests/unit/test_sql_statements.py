@@ -199,6 +199,16 @@ def test_a_table_that_cannot_hold_some_fields_names_them_all_and_a_schema_that_w
         new_table(replace(sink, url="postgresql://h/d", key=("j",)), parse_schema("j JSON"), postgresql.dialect())
 
 
+def test_a_column_that_is_added_holds_text_where_there_is_no_type(tmp_path: Path) -> None:
+    table = SqlTable(SqlSink(f"sqlite:///{tmp_path}/x.db", "t", "p"))
+    table.create(parse_schema("id BIGINT"))
+    fine = {"at": pa.timestamp("ns"), "f": pa.binary(3), "n": pa.decimal128(20, 0), "u": pa.uuid()}
+    assert table.add(fine) == ("at", "f", "n", "u")
+    columns = {each["name"]: str(each["type"]) for each in table.shape().columns if each["name"] in fine}
+    assert columns == {"at": "TEXT", "f": "BLOB", "n": "JSON_TEXT", "u": "UUID"}
+    table.close()
+
+
 def test_a_uuid_in_mysql_is_recognized_by_the_comment_of_its_column() -> None:
     sink = SqlSink("mysql://h/d", "t", "p")
     (column,) = (each for each in new_table(sink, parse_schema("u UUID"), mysql.dialect()).columns if each.name == "u")

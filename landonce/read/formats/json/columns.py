@@ -522,7 +522,8 @@ def can_fit(yielded: pa.DataType, field: Field) -> bool:
 def _unchanged(array: pa.Array, fitted: pa.Array) -> pa.Array:
     """Whether each value survives a round trip. A double becomes the nearest float, unless that is infinite, or 0."""
     everywhere = pa.array(np.ones(len(array), dtype=np.bool_))
-    if fitted.type == array.type or pt.is_nested(array.type) or is_uuid(fitted.type) or pt.is_time64(fitted.type):
+    exact = is_uuid(fitted.type) or is_uuid(array.type) or pt.is_time64(fitted.type)
+    if exact or fitted.type == array.type or pt.is_nested(array.type):
         return everywhere
     if pt.is_float64(array.type) and pt.is_float32(fitted.type):
         same_kind = pc.and_(
