@@ -149,6 +149,10 @@ EDGES = [
     Edges("Nullable(Tuple(u UUID, t Time64(3), i Int256, a IPv4, n Nullable(UUID), l Array(UUID)))",
           {f'{{"u":"{UUID}","t":"00:00:01","i":7,"a":"1.2.3.4","n":null,"l":[]}}': f"('{UUID}','00:00:01.000',7,'1.2.3.4',NULL,[])",
            "null": "NULL"}),
+    Edges("Map(Float64, Int8)", {'{"1.5":1,"-0.0":2,"1e300":3,"0.1":4}': "{1.5:1,-0:2,1e300:3,0.1:4}"},
+          {'{"1.0":1,"1":2}': "twice", '{"0":1,"-0.0":2}': "twice", '{"1e999":1}': "not a DOUBLE", '{"1e-999":1}': "not a DOUBLE", '{"9007199254740993":1}': "not a DOUBLE",
+           '{"x":1}': "not a DOUBLE", '{"nan":1}': "not a DOUBLE", '{"01":1}': "not a DOUBLE"}),
+    Edges("Map(Float32, BFloat16)", {'{"0.1":0.5,"16777216":1}': "{0.1:0.5,16777216:1}"}, {'{"0.1":0.1}': "", '{"16777217":1}': "not a FLOAT"}),
     Edges("Array(Tuple(o Nullable(Tuple(u Date, v Nullable(IPv4), w Array(UUID)))))",
           {f'[{{"o":{{"u":"2020-01-01","v":"1.2.3.4","w":["{UUID}"]}}}},{{"o":null}},{{}}]': f"[(('2020-01-01','1.2.3.4',['{UUID}'])),(NULL),(NULL)]"},
           {'[{"o":{"u":"1969-12-31","v":"1.2.3.4","w":[]}}]': "outside"}),
@@ -318,7 +322,6 @@ def test_a_default_of_any_type_fills_what_records_lack(clickhouse: LocalClickHou
 UNKNOWN = (
     "AggregateFunction(sum, UInt64)",
     "AggregateFunction(quantiles(0.5, 0.9), Float64)",
-    "Map(Float64, String)",
     "Map(Array(Int8), String)",
     "Tuple()",
     "Array(Nullable(Tuple(u UUID)))",

@@ -315,7 +315,12 @@ def test_types_that_only_postgres_has(pg: SqlSite) -> None:
             {"mode": "upsert", "key": "no"},
             "no column",
         ),
-        ("price numeric NOT NULL, _topic text, _partition int, _offset bigint", {}, "cannot become"),
+        ("price money NOT NULL, _topic text, _partition int, _offset bigint", {}, "cannot become"),
+        (
+            "id numeric PRIMARY KEY, _topic text, _partition int, _offset bigint",
+            {"mode": "upsert", "key": "id"},
+            r"part of the key; declare it as DECIMAL",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_named_before_anything_starts(

@@ -8,8 +8,10 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +24,7 @@ import yaml
 from confluent_kafka import Producer
 from deliveries import ask, letters
 from google.protobuf.message_factory import GetMessageClass
+from mariadb_server import LocalMariaDB
 from pyiceberg import types as it
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema as IcebergSchema
@@ -477,9 +480,15 @@ POSTGRES = named([
     kind("macaddr", "string", "string", t("00:00:5e:00:53:01", "00:00:5e:00:53:01")),
     kind("integer[]", array(["null", "int"]), "repeated int32", t([1, 2], "{1,2}")),
     kind("text[]", array("string"), "repeated string", t(["a", "b,c"], '{a,"b,c"}')),
-    kind("interval", "string", "string", t("1 day", takes_nothing("interval"))),
+    kind("numeric", logical("decimal", "bytes", precision=60, scale=3), "string", t("-1234567890123456789012345678901234567890.500", "-1234567890123456789012345678901234567890.500", avro=Decimal("-1234567890123456789012345678901234567890.500")), t("x", Dead("' is not a number"), avro=ABSENT)),
+    kind("numeric(40, 2)", "long", "int64", t(2**63 - 1, f"{2**63 - 1}.00")),
+    kind("numeric[]", array("string"), "repeated string", t(["1.50", "-2"], "{1.50,-2}")),
+    kind("mood[]", array("string"), "repeated string", t(["good", "bad"], "{good,bad}"), t(["so"], Dead("' is not one of the allowed names"))),
+    kind("interval", "string", "string", t("P1D", "1 day"), t("x", Dead("' is not a valid INTERVAL"))),
+    kind("int4range", "string", "string", t("[1,4]", "[1,5)")),
+    kind("bit(3)", "string", "string", t("101", "101")),
     kind("point", "string", "string", t("(1,2)", takes_nothing("point"))),
-    kind("int4range", "long", "int64", t(0, takes_nothing("int4range"))),
+    kind("money", "long", "int64", t(0, takes_nothing("money"))),
 ])  # fmt: skip
 
 
@@ -491,6 +500,7 @@ def test_postgresql(
     columns = ", ".join(f"{name} {each.type}" for name, each in POSTGRES.items())
     asked = ", ".join(f"{name}::text" for name in POSTGRES)
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True, options="-c timezone=UTC") as connection:
+        connection.execute("CREATE TYPE mood AS ENUM ('good', 'bad')")
         connection.execute(
             f"CREATE TABLE t (id bigint, {columns}, _topic varchar(249), _partition int, _offset bigint)"
         )
@@ -498,3 +508,78 @@ def test_postgresql(
         rows = connection.execute(f"SELECT id, {asked} FROM t").fetchall()
     held = {row[0]: dict(zip(POSTGRES, row[1:], strict=True)) for row in rows}
     compare(POSTGRES, format_, reasons, held)
+
+
+MARIADB = named([
+    kind("boolean", "boolean", "bool", t(True, "1")),
+    kind("smallint", "long", "int64", t(-(2**15), "-32768"), t(2**15, by(unfit("SMALLINT")[""], json=unfit("SMALLINT")["json"], csv=Dead("' is not a valid SMALLINT")))),
+    kind("bigint unsigned", "long", "uint64", t(2**63 - 1, str(2**63 - 1))),
+    kind("double", "double", "double", t(0.5, "0.5")),
+    kind("decimal(9, 2)", logical("decimal", "bytes", precision=12, scale=3), "string", t("-1234567.89", "-1234567.89", avro=Decimal("-1234567.89")), t("0.001", DECIMAL, avro=Decimal("0.001"))),
+    kind("decimal(50, 3)", logical("decimal", "bytes", precision=60, scale=3), "string", t("-1234567890123456789012345678901234567890.500", "-1234567890123456789012345678901234567890.500", avro=Decimal("-1234567890123456789012345678901234567890.500")), t("x", Dead("' is not a number"), avro=ABSENT)),
+    kind("longtext", "string", "string", t("é😀\0", "é😀\0")),
+    kind("varchar(3)", "string", "string", t("äöü", "äöü"), t("abcd", Dead("' is longer than 3 characters"))),
+    kind("longblob", "bytes", "bytes", t(b"\xff\0a", "FF0061", **TEXT64)),
+    kind("date", logical("date", "int"), "string", t("9999-12-31", "9999-12-31", avro=dt.date(9999, 12, 31))),
+    kind("time(6)", logical("time-micros", "long"), "string", t("23:59:59.999999", "23:59:59.999999", avro=dt.time(23, 59, 59, 999999)), t("-838:59:59", "-838:59:59.000000", avro=ABSENT), t("x", Dead("' is not a valid TIME(6)"), avro=ABSENT)),
+    kind("datetime(6)", logical("local-timestamp-micros", "long"), "google.protobuf.Timestamp", t("1969-12-31T23:59:59.999999", "1969-12-31 23:59:59.999999", avro=-1, protobuf={"seconds": -1, "nanos": 999999000})),
+    kind("uuid", logical("uuid", "string"), "string", t(str(ID), str(ID))),
+    kind("inet6", "string", "string", t("2001:DB8::1", "2001:db8::1")),
+    kind("set('a', 'b')", "string", "string", t("b,a", "a,b"), t("c", Dead("' is not a valid SET"))),
+    kind("bit(9)", "long", "int64", t(511, "01FF"), t(512, Dead("' is outside the range of the target"))),
+])  # fmt: skip
+
+
+@pytest.mark.long
+@EVERY_FORMAT
+def test_mariadb(
+    format_: str, mariadb: LocalMariaDB, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=1)
+    database = f"matrix_{topic}"
+    columns = ", ".join(f"{name} {each.type}" for name, each in MARIADB.items())
+    asked = ", ".join(
+        f"HEX({name})" if each.type in ("longblob", "bit(9)") else f"CAST({name} AS CHAR)"
+        for name, each in MARIADB.items()
+    )
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+        cursor.execute(
+            f"CREATE TABLE {database}.t (id bigint, {columns}, _topic varchar(249), _partition int, _offset bigint)"
+        )
+        url = mariadb.url_of(database)
+        reasons = land(MARIADB, format_, kafka, topic, tmp_path, {"sql": {"url": url, "table": "t"}})
+        connection.commit()
+        cursor.execute(f"SELECT id, {asked} FROM {database}.t")
+        held = {row[0]: dict(zip(MARIADB, row[1:], strict=True)) for row in cursor.fetchall()}
+    compare(MARIADB, format_, reasons, held)
+
+
+SQLITE = named([
+    kind("BIGINT", "long", "int64", t(-(2**63), -(2**63))),
+    kind("REAL", "double", "double", t(5e-324, 5e-324), t(2**53 + 1, by(Dead("' is an integer that a double cannot hold exactly"), csv=Dead("' is an integer that DOUBLE cannot hold exactly")), avro=ABSENT, protobuf=ABSENT)),
+    kind("TEXT", "string", "string", t("é😀", "é😀")),
+    kind("BLOB", "bytes", "bytes", t(b"\xff\0a", b"\xff\0a", **TEXT64)),
+    kind("BOOLEAN", "boolean", "bool", t(True, 1)),
+    kind("NUMERIC(15, 2)", logical("decimal", "bytes", precision=12, scale=3), "string", t("-1234567.89", -1234567.89, avro=Decimal("-1234567.89")), t("0.001", DECIMAL, avro=Decimal("0.001"))),
+    kind("DATE", logical("date", "int"), "string", t("9999-12-31", "9999-12-31", avro=dt.date(9999, 12, 31))),
+    kind("TIME", logical("time-micros", "long"), "string", t("23:59:59.999999", "23:59:59.999999", avro=dt.time(23, 59, 59, 999999))),
+    kind("DATETIME", logical("local-timestamp-micros", "long"), "google.protobuf.Timestamp", t("1969-12-31T23:59:59.999999", "1969-12-31 23:59:59.999999", avro=-1, protobuf={"seconds": -1, "nanos": 999999000})),
+    kind("UUID", logical("uuid", "string"), "string", t(str(ID), str(ID))),
+])  # fmt: skip
+
+
+@pytest.mark.long
+@EVERY_FORMAT
+def test_sqlite(format_: str, kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    topic = new_topic(partitions=1)
+    columns = ", ".join(f"{name} {each.type}" for name, each in SQLITE.items())
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.execute(f"CREATE TABLE t (id BIGINT, {columns}, _topic TEXT, _partition INTEGER, _offset INTEGER)")
+        connection.commit()
+        reasons = land(
+            SQLITE, format_, kafka, topic, tmp_path, {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t"}}
+        )
+        rows = connection.execute(f"SELECT id, {', '.join(SQLITE)} FROM t").fetchall()
+    held = {row[0]: dict(zip(SQLITE, row[1:], strict=True)) for row in rows}
+    compare(SQLITE, format_, reasons, held)

@@ -200,7 +200,7 @@ def test_nanoseconds() -> None:
 
 
 def unfillable(*, required: bool) -> TableSchema:
-    inside = StructType(NestedField(11, "by_share", MapType(12, DoubleType(), 13, LongType())))
+    inside = StructType(NestedField(11, "by_share", MapType(12, GeometryType(), 13, LongType())))
     return TableSchema(
         NestedField(1, "fine", LongType()),
         NestedField(2, "shape", GeometryType(), required=required),
@@ -215,7 +215,9 @@ def test_all_required_columns_that_cannot_be_filled_are_named_at_once() -> None:
     message = refused.value.what
     assert "shape: geometry cannot be decoded exactly; take string or binary" in message
     assert "later.element: unknown cannot be decoded exactly" in message
-    assert "counts.by_share: keys in JSON are strings, and double is not written as one; take map<string, …>" in message
+    assert (
+        "counts.by_share: keys in JSON are strings, and geometry is not written as one; take map<string, …>" in message
+    )
     assert "fine" not in message
     assert refused.value.command
 

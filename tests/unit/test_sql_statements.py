@@ -219,7 +219,7 @@ def test_a_uuid_in_mysql_is_recognized_by_the_comment_of_its_column() -> None:
 
 
 def test_types_that_have_no_exact_counterpart() -> None:
-    for type_ in (sql.JSON(), sql.Interval(), sql.Numeric(), sql.ARRAY(sql.Integer)):
+    for type_ in (sql.JSON(), sql.Interval(), sql.Numeric(50, 60), sql.ARRAY(sql.Integer)):
         with pytest.raises(Unsupported):
             field_of("x", type_, "postgresql", required=False)
     assert field_of("x", sql.String(7), "postgresql", required=True).longest == 7

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -43,6 +45,8 @@ class Judge(ABC):
 
     any_type: ClassVar[bool] = False
     """Whether the target takes values of several types, each as it is."""
+    unquoted: ClassVar[bool] = False
+    """Whether a JSON text is judged, and lands, without the quotes of a string."""
 
     @abstractmethod
     def __call__(self, texts: pa.StringArray) -> pa.StringArray:
@@ -65,6 +69,58 @@ class NeverFilled(Judge):
 
     def decisive(self) -> object:
         return "nothing"
+
+
+@dataclass(frozen=True)
+class Unquoted(Judge):
+    """Takes every text, without the quotes of a string."""
+
+    unquoted: ClassVar[bool] = True
+
+    def __call__(self, texts: pa.StringArray) -> pa.StringArray:
+        return pa.nulls(len(texts), pa.string())
+
+    def decisive(self) -> object:
+        return "unquoted"
+
+
+NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+"""How a decimal number is written."""
+_MOST_REPEATED, _MOST_ZEROS = 100, 10_000
+_TOO_MANY = "has too many digits"
+
+
+@dataclass(frozen=True)
+class Digits(Judge):
+    """Takes decimal numbers with so many digits before and after the point: more than a decimal of Arrow holds, each with its own."""
+
+    before: int
+    after: int
+    unquoted: ClassVar[bool] = True
+
+    def __call__(self, texts: pa.StringArray) -> pa.StringArray:
+        before, after = (min(each, _MOST_REPEATED) for each in (self.before, self.after))
+        whole = f"[0-9]{{1,{before}}}" if before else "0"
+        fine = pc.match_substring_regex(texts, pattern=rf"\A[+-]?{whole}(?:\.[0-9]{{0,{after}}})?\z")
+        if pc.all(fine, min_count=0).as_py():
+            return pa.nulls(len(texts), pa.string())
+        return pa.array([None if each is None else self.problem(each) for each in texts.to_pylist()], pa.string())
+
+    def decisive(self) -> object:
+        return ["digits", self.before, self.after]
+
+    def problem(self, text: str) -> str | None:
+        if not re.fullmatch(NUMBER, text):
+            return "is not a number"
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            return _TOO_MANY
+        _, digits, exponent = number.as_tuple()
+        if not number or not isinstance(exponent, int):
+            return _TOO_MANY if abs(number.adjusted()) > _MOST_ZEROS else None
+        zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+        return _TOO_MANY if number.adjusted() >= self.before or -exponent - zeros > self.after else None
 
 
 @dataclass(frozen=True)
@@ -121,6 +177,13 @@ class Field:
     @property
     def is_filled(self) -> bool:
         return not isinstance(self.judge, NeverFilled)
+
+    @property
+    def unquoted(self) -> bool:
+        """Whether its JSON text is one number or the like, which a record may also hold as a string, and lands without quotes."""
+        return bool(_innermost(self.type) == JSON) and (
+            self.bounds is not None or (self.judge is not None and self.judge.unquoted)
+        )
 
     def inside(self, name: str) -> Field:
         """The limits of a part of a struct, or of the key or value of a map."""

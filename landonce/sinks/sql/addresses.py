@@ -28,6 +28,7 @@ _PATTERNS = {
     "inet6": IPV6,
 }
 """PostgreSQL would make eight bytes of a `macaddr8` with six, and MariaDB an IPv6 address of one of IPv4."""
+KINDS = frozenset(_PATTERNS)
 _FAMILY = {4: 2, 6: 3}
 """As PostgreSQL numbers them."""
 

@@ -110,7 +110,7 @@ def check_columns(sink: SqlSink, shape: Shape, filled: FilledColumns, dialect: D
         elif isinstance(found, str) and column["nullable"]:
             yield _refused(
                 found,
-                "change its type, or declare `source.kafka.schema` in {file}: without the column, or, for a NUMERIC, with its digits, "
+                "change its type, or declare `source.kafka.schema` in {file}: without the column, "
                 "or, for SQLite's INTEGER PRIMARY KEY, with it",
             )
         elif isinstance(found, Field) and not found.is_filled:

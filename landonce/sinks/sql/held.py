@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from sqlalchemy import BigInteger, Integer, Text, and_, cast, column, func, literal_column, select, table, text
 from sqlalchemy import types as sql
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import Changes
@@ -45,11 +45,12 @@ from landonce.sinks.audit import (
     plain,
 )
 from landonce.sinks.parts import Parts
-from landonce.sinks.sql.addresses import kind_of, one_spelling
 from landonce.sinks.sql.driver import sql_recipe
+from landonce.sinks.sql.forms import one_spelling
 from landonce.sinks.sql.sink import SqlSink, as_name
 from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.table import SqlTable
+from landonce.sinks.sql.types import XmlText, element_form, own_form
 from landonce.sinks.sql.worker import SqlRecipe
 
 Query = Any
@@ -61,6 +62,11 @@ _AT_ONCE = 50_000
 _VALUES_AT_ONCE = 20_000
 _PATIENCE = 3600
 """Seconds that MySQL waits for a reader that pauses to read the topic."""
+_PLAIN_TEXT = text(
+    "SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), "
+    "set_config('IntervalStyle', 'postgres', true)"
+)
+"""How PostgreSQL writes times as text, until the transaction ends."""
 
 
 def held(parts: Parts, sink: SqlSink) -> SqlTables:
@@ -136,6 +142,8 @@ class _Read:
         with self._opened.scanning() as connection:
             if sink.dialect in ("mysql", "mariadb"):
                 connection.execute(text(f"SET SESSION net_write_timeout = {_PATIENCE}"))
+            elif sink.dialect == "postgresql":
+                connection.execute(_PLAIN_TEXT)
             found = query.select_from(table(sink.name, schema=sink.schema))
             yield from connection.execution_options(yield_per=at_once).execute(found).partitions()
 
@@ -257,7 +265,9 @@ class SqlValues(_Read, HeldValues):
                 return literal_column(f"CAST(EXTRACT(epoch FROM {what}) * 1000000 AS bigint)", BigInteger).label(name)
             if pt.is_date32(type_):
                 return literal_column(f"({what} - DATE '1970-01-01')", BigInteger).label(name)
-            if isinstance(kind, sql.JSON):
+            if element_form(kind):
+                return cast(column(as_name(name, self._dialect)), postgresql.ARRAY(Text)).label(name)
+            if isinstance(kind, (sql.JSON, XmlText)) or (pt.is_string(type_) and own_form(kind)):
                 return cast(column(as_name(name, self._dialect)), Text).label(name)
         return _exact(name, kind, self._dialect)
 
@@ -298,28 +308,30 @@ def _key_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 def comparable(expected: pa.Array, kind: Any, dialect: str) -> pa.Array:
     """What a column of this kind should hold, as `as_array` returns it."""
+    if element := element_form(kind):
+        spell = _speller(kind, dialect, element)
+        return _each(expected.to_pylist(), lambda each: _canonical(_spelled(each, spell)), pa.string())
     if pt.is_nested(expected.type):
         documents = [None if each is None else _document(each, expected.type) for each in expected.to_pylist()]
         return pa.array([None if each is None else _canonical(each) for each in documents], pa.string())
-    if pt.is_string(expected.type) and isinstance(kind, sql.JSON):
-        return each_text(expected, _canonical_text)
-    if pt.is_string(expected.type) and _is_padded(kind, dialect):
-        return each_text(expected, lambda each: each.rstrip(" "))
-    if pt.is_string(expected.type) and (address := kind_of(_base(kind))):
-        return each_text(expected, lambda each: one_spelling(each, address))
+    if pt.is_string(expected.type) and (spell := _speller(kind, dialect)):
+        return each_text(expected, spell)
     return expected.storage if is_uuid(expected.type) else expected
 
 
 def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str) -> pa.Array:
     """What the database's driver returned for a column that was written in this type."""
+    if element := element_form(kind):
+        spell = _speller(kind, dialect, element)
+        return _each(values, lambda each: _canonical(_spelled(each, spell)), pa.string())
     if isinstance(_base(kind), postgresql.ARRAY):
         return _each(values, lambda each: _canonical(_document(_elements(each, type_.value_type), type_)), pa.string())
-    if pt.is_nested(type_) or (pt.is_string(type_) and isinstance(kind, sql.JSON)):
+    if pt.is_nested(type_):
         return _each(values, _canonical_text, pa.string())
-    if pt.is_string(type_) and _is_padded(kind, dialect):
-        return _each(values, lambda each: str(each).rstrip(" "), pa.string())
-    if pt.is_string(type_) and (address := kind_of(_base(kind))):
-        return _each(values, lambda each: one_spelling(str(each), address), pa.string())
+    if pt.is_string(type_) and (spell := _speller(kind, dialect)):
+        return _each(values, spell, pa.string())
+    if isinstance(kind, mysql.BIT):
+        values = [each if each is None else int.from_bytes(each, "big") for each in values]
     if pt.is_boolean(type_):
         return _each(values, bool, type_)
     if pt.is_time(type_):
@@ -343,6 +355,33 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
         OverflowError,
     ):  # changed to something that the type cannot hold
         return _each(values, str, pa.string())
+
+
+def _speller(kind: Any, dialect: str, form: str = "") -> Callable[[Any], str] | None:
+    """How a text of a column, or of an array's elements in this form, becomes the one text of its value. None: every text is a value."""
+    if isinstance(kind, sql.JSON) or form in ("json", "jsonb"):
+        return _canonical_text
+    if dialect == "postgresql" and isinstance(kind, sql.CHAR):  # padded with blanks, which are ignored
+        return lambda each: str(each).rstrip(" ")
+    if isinstance(kind, mysql.TIME):
+        return _span
+    if isinstance(kind, mysql.SET):
+        return lambda each: ",".join(sorted(set(each.split(",") if isinstance(each, str) else each)))
+    form = form or own_form(kind)
+    return (lambda each: one_spelling(str(each), form)) if form and form != "array" else None
+
+
+def _span(value: Any) -> str:
+    """A length of time of MySQL, as its seconds."""
+    if isinstance(value, timedelta):
+        return str(value.total_seconds())
+    hours, minutes, seconds = (*value.lstrip("-").split(":"), "0")[:3]
+    length = (int(hours) * 60 + int(minutes)) * 60 + Decimal(seconds)
+    return str(float(-length if value.startswith("-") else length))
+
+
+def _spelled(values: Sequence[str | None], spell: Callable[[Any], str] | None) -> list[str | None]:
+    return [each if each is None or spell is None else spell(each) for each in values]
 
 
 def _each(values: Sequence[Any], convert: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
@@ -388,11 +427,6 @@ def _base(kind: Any) -> Any:
     while isinstance(kind, postgresql.DOMAIN):
         kind = kind.data_type
     return kind
-
-
-def _is_padded(kind: Any, dialect: str) -> bool:
-    """PostgreSQL pads a CHAR with blanks, which are ignored."""
-    return dialect == "postgresql" and isinstance(kind, sql.CHAR)
 
 
 def _canonical_text(text: Any) -> str:

@@ -21,6 +21,7 @@ import adbc_driver_manager
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 from adbc_driver_postgresql import dbapi
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
@@ -29,7 +30,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.postgres import postgres_url
 from landonce.protocol.block_rows import Claim
-from landonce.sinks.sql.addresses import in_postgres
+from landonce.sinks.sql.forms import array_in_postgres, in_postgres
 from landonce.sinks.sql.sink import SqlSink, session_name
 from landonce.sinks.sql.statements import (
     GONE,
@@ -161,6 +162,7 @@ class PostgresWriter(StatementWriter):
         super().__init__(sink, block)
         self._connection: Any = None
         self._columns: frozenset[str] = frozenset()
+        self._numbers: tuple[str, ...] = ()
         options = conninfo(sink)
         # A server that answers is alive, even if it refuses.
         self._watch = Watch(lambda: Ping(PGconn.ping(options.encode())) is not Ping.NO_RESPONSE, PATIENCE)
@@ -182,7 +184,11 @@ class PostgresWriter(StatementWriter):
 
     def write(self, rows: pa.Table) -> None:
         self._columns = frozenset(rows.column_names)
-        super().write(landing(rows, dict(self._sink.own_forms)))
+        forms = dict(self._sink.own_forms)
+        self._numbers = tuple(
+            each.name for each in rows.schema if forms.get(each.name) == "numeric" and pt.is_string(each.type)
+        )
+        super().write(landing(rows, forms))
         self._do(_AT_ONCE)
 
     def commit(self) -> None:
@@ -196,14 +202,15 @@ class PostgresWriter(StatementWriter):
         self._watch.end()
 
     def _add(self, rows: pa.Table) -> None:
-        """COPY does not report rows that a trigger left out. If there is such a trigger, rows are staged and counted."""
+        """COPY does not report rows that a trigger left out. If there is such a trigger, or numbers are text, rows are staged and
+        counted."""
         table = (_SYNTAX.table(self._sink.table),)
-        if not self._ask(_SCREENED, table):
+        if not self._numbers and not self._ask(_SCREENED, table):
             home = [(self._sink.schema,)] if self._sink.schema else self._ask(_HOME, table)
             self._copy(rows, self._sink.name, db_schema_name=str(home[0][0]) if home else None)
             return
         self._stage(rows, STAGED)
-        taken = self._ask(counted_statement(_SYNTAX, self._sink.table, rows.column_names))[0][0]
+        taken = self._ask(counted_statement(_SYNTAX, self._sink.table, rows.column_names, self._numbers))[0][0]
         if taken < rows.num_rows:
             raise rows_left_out(taken, rows.num_rows)
         self._do(f"DROP TABLE pg_temp.{STAGED}")
@@ -215,7 +222,7 @@ class PostgresWriter(StatementWriter):
             self._do(purge)
         if rows.num_rows:
             self._stage(rows, STAGED)
-            self._do(merge_statement(_SYNTAX, self._sink.table, rows.column_names, self._sink.key))
+            self._do(merge_statement(_SYNTAX, self._sink.table, rows.column_names, self._sink.key, self._numbers))
             self._do(f"DROP TABLE pg_temp.{STAGED}")
         if deleted.num_rows:
             if rows.num_rows:
@@ -223,7 +230,7 @@ class PostgresWriter(StatementWriter):
             self._do(f"DROP TABLE pg_temp.{GONE}")
 
     def _stage(self, rows: pa.Table, temporary: str) -> None:
-        self._do(staging_statement(_SYNTAX, temporary, self._sink.table, rows.column_names))
+        self._do(staging_statement(_SYNTAX, temporary, self._sink.table, rows.column_names, self._numbers))
         self._copy(rows, temporary, temporary=True)
 
     def _copy(self, rows: pa.Table, table: str, **options: Any) -> None:
@@ -241,20 +248,28 @@ class PostgresWriter(StatementWriter):
 
 
 def landing(rows: pa.Table, own_forms: Mapping[str, str]) -> pa.Table:
-    """Rows as COPY takes them: a UUID is its sixteen bytes, a JSONB document begins with its version, 1, and an address is binary."""
+    """Rows as COPY takes them: a UUID is its sixteen bytes, a JSONB document begins with its version, 1, and what has another form of its own is binary."""
     for at, each in enumerate(rows.schema):
         column, form = rows.column(at), own_forms.get(each.name, "")
         if form == "jsonb":
             rows = rows.set_column(at, each.name, pc.binary_join_element_wise("\x01", column, ""))
         elif form == "array" and each.type.value_type == pa.uuid():
             rows = rows.set_column(at, each.name, pa.chunked_array([_lists_of_bytes(chunk) for chunk in column.chunks]))
-        elif form and form != "array":
-            encoded = [None if text is None else in_postgres(text, form) for text in column.to_pylist()]
-            rows = rows.set_column(at, each.name, pa.array(encoded, pa.binary()))
+        elif form not in ("", "array", "numeric"):
+            rows = rows.set_column(at, each.name, pa.array(map(_encoder(form), column.to_pylist()), pa.binary()))
         if each.type == pa.uuid():
             storage = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.binary(16))
             rows = rows.set_column(at, each.name, storage)
     return rows
+
+
+def _encoder(form: str) -> Callable[[Any], bytes | None]:
+    """Of values that are text, or lists of texts."""
+    what, *of_array = form.split()
+    if not of_array:
+        return lambda text: None if text is None else in_postgres(text, what)
+    element, kind = int(of_array[0]), of_array[1]
+    return lambda texts: None if texts is None else array_in_postgres(texts, kind, element)
 
 
 def _lists_of_bytes(lists: pa.ListArray) -> pa.ListArray:

@@ -59,7 +59,7 @@ class SqlSink(TransactionalSink):
     key: tuple[str, ...] = ()
     """The columns by which rows are changed; empty where rows are only added."""
     own_forms: tuple[tuple[str, str], ...] = ()
-    """Columns that PostgreSQL takes in a form of their own, and which: `jsonb`, `array`, `inet` and others."""
+    """Columns that PostgreSQL takes in a form of their own, and which: `jsonb`, `array`, `inet` and others (`copied_form`)."""
     examined: str = ""
     """The table's fingerprint when the driver examined it. Empty: workers do not compare it."""
     create: bool = field(default=False, repr=False, compare=False)

@@ -6,7 +6,7 @@ replaces a newer one of the same Kafka partition: the coordinates in the row say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -161,31 +161,44 @@ def _mysql_changes(syntax: Syntax, columns: Sequence[str], key: Sequence[str]) -
     return ", ".join(sets)
 
 
-def staging_statement(syntax: Syntax, temporary: str, table: str, columns: Sequence[str]) -> str:
-    """PostgreSQL: creates a temporary table with some columns of the table."""
+def staging_statement(
+    syntax: Syntax, temporary: str, table: str, columns: Sequence[str], numbers: Collection[str] = ()
+) -> str:
+    """PostgreSQL: creates a temporary table with some columns of the table. `numbers` are text there: ADBC has no other form for a
+    number with more digits than Arrow's."""
+    listed = ", ".join(
+        f"CAST(NULL AS text) AS {syntax.name(each)}" if each in numbers else syntax.name(each) for each in columns
+    )
     return (
         f"CREATE TEMPORARY TABLE {syntax.name(temporary)} ON COMMIT DROP AS "
-        f"SELECT {syntax.names(columns)} FROM {syntax.table(table)} WITH NO DATA"
+        f"SELECT {listed} FROM {syntax.table(table)} WITH NO DATA"
     )
 
 
-def counted_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str:
+def _staged(syntax: Syntax, columns: Sequence[str], numbers: Collection[str]) -> str:
+    names = {each: syntax.name(each) for each in columns}
+    return ", ".join(f"CAST({name} AS numeric) AS {name}" if each in numbers else name for each, name in names.items())
+
+
+def counted_statement(syntax: Syntax, table: str, columns: Sequence[str], numbers: Collection[str] = ()) -> str:
     """PostgreSQL: adds the staged rows, and counts those that the table took."""
-    listed = syntax.names(columns)
     return (
-        f"WITH landed AS (INSERT INTO {syntax.table(table)} ({listed}) SELECT {listed} FROM {syntax.name(STAGED)} RETURNING 1) "
+        f"WITH landed AS (INSERT INTO {syntax.table(table)} ({syntax.names(columns)}) "
+        f"SELECT {_staged(syntax, columns, numbers)} FROM {syntax.name(STAGED)} RETURNING 1) "
         "SELECT count(*) FROM landed"
     )
 
 
-def merge_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+def merge_statement(
+    syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str], numbers: Collection[str] = ()
+) -> str:
     """PostgreSQL: adds the staged rows, or replaces those with their keys, in order: a later row may need a value that an earlier one frees
     under another unique key. If the table takes different keys for one (CHAR, CITEXT, some collations), the last change counts: one
     statement may not change a row twice."""
     listed, keys = syntax.names(columns), syntax.names(key)
     last = syntax.name(COORDINATES[-1])
     staged = syntax.name(STAGED)
-    source = f"(SELECT DISTINCT ON ({keys}) {listed} FROM {staged} ORDER BY {keys}, {last} DESC) AS landonce_new"
+    source = f"(SELECT DISTINCT ON ({keys}) {_staged(syntax, columns, numbers)} FROM {staged} ORDER BY {keys}, {last} DESC) AS landonce_new"
     conflict = _on_conflict(syntax, table, columns, key).replace(f"{syntax.table(table)}.", "landonce_old.")
     return (
         f"INSERT INTO {syntax.table(table)} AS landonce_old ({listed}) "

@@ -45,15 +45,16 @@ from landonce.sinks.sql.types import (
     JsonText,
     ReflectedColumn,
     UuidText,
+    XmlText,
     add_column,
     column_field,
     column_or_text,
     column_type,
     coordinate_types,
+    copied_form,
     name_fault,
     new_table,
     note_of,
-    own_form,
     server_of,
 )
 from landonce.sinks.transactional import TransactionalTable
@@ -84,20 +85,25 @@ _ROWID = text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk >
 """The column that SQLite fills with a number of its own where it is NULL: a single primary key of the type INTEGER."""
 _OF_TYPE = text("SELECT name FROM pragma_table_info(:name) WHERE upper(type) = :type")
 _OF_MYSQL = text(
-    "SELECT column_name, column_type FROM information_schema.columns "
+    "SELECT column_name, column_type, 0 FROM information_schema.columns "
     "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
 )
 _WRITTEN = {
     "postgresql": text(
-        "SELECT CAST(attname AS text), format_type(atttypid, atttypmod) FROM pg_attribute "
+        "SELECT CAST(attname AS text), format_type(atttypid, atttypmod), CAST(CASE t.typtype WHEN 'd' THEN b.typelem ELSE t.typelem END AS bigint) "
+        "FROM pg_attribute JOIN pg_type AS t ON t.oid = atttypid LEFT JOIN pg_type AS b ON b.oid = t.typbasetype "
         "WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped"
     ),
     "mysql": _OF_MYSQL,
     "mariadb": _OF_MYSQL,
 }
-"""The types of columns as the server writes them: SQLAlchemy does not know all."""
-_INETS = {"inet4": INET4(), "inet6": INET6()}
-"""Of MariaDB: SQLAlchemy has them, and does not find them."""
+"""The types of columns as the server writes them, since SQLAlchemy does not know all, and the oid of an array's elements."""
+_UNFOUND = {
+    "mysql": {"inet4": INET4(), "inet6": INET6()},
+    "mariadb": {"inet4": INET4(), "inet6": INET6()},
+    "postgresql": {"xml": XmlText()},
+}
+"""Types that SQLAlchemy does not find, as the server writes them."""
 _NUMBERS = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 
 
@@ -143,7 +149,7 @@ class SqlTable(TransactionalTable):
         """The columns that PostgreSQL takes in a form of their own."""
         if self.sink.dialect != "postgresql":
             return ()
-        return tuple((each["name"], form) for each in self.shape().columns if (form := own_form(each["type"])))
+        return tuple((each["name"], form) for each in self.shape().columns if (form := copied_form(each)))
 
     def check(self, declared: Schema | None = None, *, selected: bool = False) -> tuple[Finding, ...]:
         """Whether the table can hold the guarantee, and what else the user should know."""
@@ -353,10 +359,17 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
             if sink.dialect == "postgresql"
             else {"name": name, "schema": schema}
         )
-        written: dict[str, str] = {row[0]: row[1] for row in connection.execute(_WRITTEN[sink.dialect], of_table)}
-        columns = tuple({**each, "written": written.get(str(each["name"]))} for each in columns)
-        if sink.dialect in ("mysql", "mariadb"):
-            columns = tuple({**each, "type": _INETS.get(str(each["written"]), each["type"])} for each in columns)
+        written = {row[0]: (row[1], row[2]) for row in connection.execute(_WRITTEN[sink.dialect], of_table)}
+        columns = tuple(
+            {
+                **each,
+                "written": spelled,
+                "element": element,
+                "type": _UNFOUND[sink.dialect].get(str(spelled), each["type"]),
+            }
+            for each in columns
+            for spelled, element in (written.get(str(each["name"]), (None, 0)),)
+        )
     indexes = found.get_indexes(name, schema=schema)
     sets: list[list[Any]] = [found.get_pk_constraint(name, schema=schema)["constrained_columns"]]
     sets += [each["column_names"] for each in found.get_unique_constraints(name, schema=schema)]

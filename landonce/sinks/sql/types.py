@@ -7,17 +7,22 @@
     TINYINT, … UNSIGNED                     int8, uint8 … uint64                        MySQL
     REAL, DOUBLE PRECISION                  float, double (SQLite, YDB: double)         all
     NUMERIC(p, s)                           decimal128, up to 38 digits                 all (SQLite: up to 15)
-    NUMERIC                                 decimal128, where it is declared            PostgreSQL
+    NUMERIC, or with more digits            JSON text of a number; decimal128, where    PostgreSQL, MySQL
+                                            NUMERIC is declared as DECIMAL(p, s)
     TEXT, VARCHAR(n)                        string, of at most n characters             all
     BYTEA, BLOB                             binary (base64 in JSON)                     all
     BINARY(n), VARBINARY(n)                 bytes of exactly, of at most n              MySQL
     YEAR                                    int16, 1901 to 2155                         MySQL
     DATE, TIMESTAMP, TIMESTAMPTZ            date32, microseconds, the latter in UTC     all
-    TIME                                    microseconds since midnight                 all but YDB
+    TIME                                    microseconds since midnight (MySQL: where   all but YDB
+                                            it is declared, else text)
     UUID                                    uuid                                        PostgreSQL, MariaDB, SQLite
     CHAR(36), where landonce made it        uuid                                        MySQL
     ENUM                                    string of a closed set                      PostgreSQL, MySQL
     INET, CIDR, MACADDR, INET4, INET6       string of a pattern                         PostgreSQL, MariaDB
+    INTERVAL, TIMETZ, BIT, VARBIT, XML      string                                      PostgreSQL
+    INT4RANGE, … TSTZRANGE                  string                                      PostgreSQL
+    BIT(n), SET                             uint64, string of a pattern                 MySQL
     arrays of most of these                 list                                        PostgreSQL
     JSON, JSONB, TEXT                       any nested type, as JSON                    all but YDB, where it is declared
     JSON, JSONB; a column of JSON text      any value, as its JSON text                 all but YDB
@@ -32,6 +37,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -46,13 +52,29 @@ from landonce.errors import ConfigError
 from landonce.ledger.names import quoted
 from landonce.ledger.tables import ENGINE
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import JSON, Field, Schema, is_uuid, json_note, landed, spelled, with_note
+from landonce.read.schema.fields import (
+    JSON,
+    Digits,
+    Field,
+    Schema,
+    Unquoted,
+    is_uuid,
+    json_note,
+    landed,
+    spelled,
+    with_note,
+)
 from landonce.read.schema.instead import text_type, with_text
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.addresses import address_field, kind_of
+from landonce.sinks.sql.forms import ANY_NUMBER, RANGES, Parsed
 from landonce.sinks.sql.sink import SqlSink, as_name
 
 _LONGEST_PART = 40
+_LONGEST_PATTERN = 1000
+"""As often RE2 repeats a part of a pattern."""
+_NO_DECLARATION = r"(?s)(?:[^<].*|<[^?].*)?"
+"""PostgreSQL changes the declaration of XML."""
 _CUT_SHORT = ('"char"', "name")
 """Text of one byte, and of 63 bytes: SQLAlchemy takes them for text of any length."""
 _SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
@@ -76,8 +98,11 @@ _NO_BLANK_AT_THE_END = r"(?s)(?:.*[^ ])?"
 _MYSQL_DATE = (-354_285, 2_932_896)
 """The years 1000 to 9999, in days."""
 _MYSQL_TIMESTAMP = (1, 2**31 - 1)
+_MYSQL_TIME = r"-?(?:[0-9]{2}|[1-7][0-9]{2}|8[0-2][0-9]|83[0-8]):[0-5][0-9]"
 _MYSQL_YEAR = (1901, 2155)
 """MySQL takes 1 to 99 for years of this century and the last."""
+_MOST_DIGITS = 38
+"""Of a decimal that Arrow, Spark and all formats have. A number with more digits is carried as text."""
 _SQLITE_DIGITS = 15
 """SQLite keeps a decimal as an integer or a double, from which so many digits come back."""
 _MYSQL_INTEGERS = {
@@ -121,6 +146,16 @@ class UuidText(sql.UserDefinedType[str]):
         return self.name
 
 
+class XmlText(sql.UserDefinedType[str]):
+    """PostgreSQL's XML: SQLAlchemy does not know it."""
+
+    cache_ok = True
+    name = "xml"
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
 class Unsupported(Exception):
     """Records cannot become this type exactly. The message names it."""
 
@@ -147,14 +182,21 @@ def column_field(
     if column.get("comment") == UUID_NOTE and isinstance(kind, sql.CHAR):
         return Field(name, pa.uuid(), required)
     held = declared.type if declared is not None else pa.string() if selected else _undeclared(column)
+    if isinstance(kind, mysql.TIME) and name in sink.key:
+        held = pa.time64("us")
     if held is not None and (found := document_of(name, kind, held, sink.dialect, required=required)) is not None:
         return found
     try:
         if sink.dialect == "postgresql" and str(column.get("written")).removesuffix("[]") in _CUT_SHORT:
             raise Unsupported(f"PostgreSQL's {column['written']} does not hold every text")
-        return field_of(name, kind, sink.dialect, required=required)
+        made = field_of(name, kind, sink.dialect, required=required)
+        if name in sink.key and (made.unquoted or isinstance(made.judge, Parsed)):
+            raise Unsupported(
+                "several texts are one value of its type, so it cannot be part of the key" + _with_digits(kind)
+            )
+        return made
     except Unsupported as reason:
-        if required or declared is not None or (not chosen and _is_open_number(kind) and sink.dialect == "postgresql"):
+        if required or declared is not None:
             return f"column {name}: {reason}"
         return (
             None if chosen or isinstance(kind, sql.JSON) else Field.unfilled(name, column.get("written") or f"{kind!r}")
@@ -173,9 +215,32 @@ def _is_open_number(type_: Any) -> bool:
     return isinstance(type_, sql.Numeric) and not isinstance(type_, sql.Float) and type_.precision is None
 
 
+def is_wide_number(type_: Any) -> bool:
+    """A NUMERIC of PostgreSQL or MySQL that holds what `decimal128` does not: any digits, more than 38, or digits far from the point."""
+    if not isinstance(type_, sql.Numeric) or isinstance(type_, sql.Float):
+        return False
+    digits, scale = type_.precision, type_.scale or 0
+    return digits is None or digits > _MOST_DIGITS or not 0 <= scale <= digits
+
+
+def _wide_number(name: str, type_: Any, required: bool) -> Field:
+    digits, scale = type_.precision, type_.scale or 0
+    if digits is not None and not 0 <= scale <= digits:
+        raise Unsupported(f"records cannot become {type_!r} exactly: its digits are far from the point")
+    judge = ANY_NUMBER if digits is None else Digits(digits - scale, scale)
+    called = "NUMERIC" if digits is None else f"NUMERIC({digits}, {scale})"
+    return Field(name, JSON, required, judge=judge, called=called)
+
+
+def _with_digits(type_: Any) -> str:
+    return "; declare it as DECIMAL(p, s) in `source.kafka.schema`" if _is_open_number(type_) else ""
+
+
 def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
-    """The field for a column that takes what is declared: JSON documents, text that holds one, and PostgreSQL's NUMERIC without digits.
-    None for another column."""
+    """The field for a column that takes what is declared: JSON documents, text that holds one, PostgreSQL's NUMERIC without digits, and
+    MySQL's TIME as a time of day. None for another column."""
+    if isinstance(type_, mysql.TIME) and pt.is_time(declared):
+        return Field(name, pa.time64("us"), required, digits=type_.fsp or 0)
     if isinstance(type_, JsonText):
         return Field(name, declared, required) if pt.is_string(landed(declared)) else None
     if isinstance(type_, sql.JSON) and pt.is_string(landed(declared)):
@@ -198,6 +263,8 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
         return _array(name, type_, required)
     if kind := kind_of(type_):
         return address_field(name, kind, required=required)
+    if dialect == "postgresql" and (found := _of_postgres(name, type_, required)) is not None:
+        return found
     if isinstance(type_, sql.Enum):
         return Field(name, pa.string(), required, allowed=frozenset(type_.enums))
     if isinstance(type_, sql.String):
@@ -217,10 +284,9 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
 def _array(name: str, type_: Any, required: bool) -> Field:
     """PostgreSQL does not say how many dimensions an array has: one is written. Its elements may be NULL."""
     item = type_.item_type
-    plain = not isinstance(item, (sql.Enum, sql.CHAR, sql.JSON, postgresql.DOMAIN)) and not kind_of(item)
-    if not plain:
+    if isinstance(item, (sql.CHAR, postgresql.DOMAIN)):
         raise Unsupported(f"records cannot become an array of {item!r} exactly".replace("()", ""))
-    inner = field_of(name, item, "postgresql", required=False)
+    inner = Field(name, JSON) if isinstance(item, sql.JSON) else field_of(name, item, "postgresql", required=False)
     if pt.is_date32(inner.type) or pt.is_timestamp(inner.type):  # the driver of the audit knows Python's times only
         first, end = (day * (1 if pt.is_date32(inner.type) else _DAY * _MICROSECONDS) for day in _PYTHONS_DAYS)
         inner = replace(inner, bounds=(first, end - 1))
@@ -238,14 +304,48 @@ def _plain(type_: Any, dialect: str) -> pa.DataType:
     if isinstance(type_, sql.Float) or spelling in ("REAL", "DOUBLE", "DOUBLE_PRECISION", "FLOAT"):
         single = spelling == "REAL" or isinstance(type_, mysql.FLOAT)
         return pa.float32() if single and not loose else pa.float64()
-    most = _SQLITE_DIGITS if dialect == "sqlite" else 38
+    most = _SQLITE_DIGITS if dialect == "sqlite" else _MOST_DIGITS
     if isinstance(type_, sql.Numeric) and type_.precision and type_.precision <= most:
         return pa.decimal128(type_.precision, type_.scale or 0)
     raise Unsupported(f"records cannot become {type_!r} exactly".replace("()", ""))
 
 
+def _of_postgres(name: str, type_: Any, required: bool) -> Field | None:
+    """The field of a type that only PostgreSQL has."""
+    if is_wide_number(type_):
+        return _wide_number(name, type_, required)
+    if isinstance(type_, XmlText):
+        return Field(name, pa.string(), required, pattern=_NO_DECLARATION, called="XML", without_nul=True)
+    if isinstance(type_, postgresql.BIT):
+        return _bits(name, type_, required)
+    kind = own_form(type_)
+    if not kind or kind in ("jsonb", "array"):
+        return None
+    digits = getattr(type_, "precision", None)
+    pattern = None if digits is None else rf"[^.]*(?:\.[0-9]{{0,{digits}}}0*(?:[^0-9.].*)?)?"
+    called = kind.upper() if digits is None else f"{kind.upper()}({digits})"
+    return Field(name, pa.string(), required, pattern=pattern, called=called, judge=Parsed(kind))
+
+
+def _bits(name: str, type_: postgresql.BIT, required: bool) -> Field:
+    if type_.varying:
+        return Field(name, pa.string(), required, pattern="[01]*", called="VARBIT", longest=type_.length)
+    length = type_.length or 1
+    if length > _LONGEST_PATTERN:
+        raise Unsupported(f"records cannot become {type_!r} exactly: it has more than {_LONGEST_PATTERN} bits")
+    return Field(name, pa.string(), required, pattern=f"[01]{{{length}}}", called=f"BIT({length})")
+
+
 def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
     kind = type(type_).__name__
+    if is_wide_number(type_):
+        return _wide_number(name, type_, required)
+    if kind == "BIT":
+        bits = type_.length or 1
+        return Field(name, pa.uint64(), required, bounds=(0, 2**bits - 1) if bits < 64 else None)
+    if kind == "SET":
+        member = f"(?:{'|'.join(map(re.escape, type_.values))})"
+        return Field(name, pa.string(), required, pattern=f"(?:{member}(?:,{member})*)?", called="SET")
     if kind == "TINYINT" and type_.display_width == 1:
         return Field(name, pa.bool_(), required)
     if kind in _MYSQL_INTEGERS:
@@ -258,12 +358,14 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
         return Field(name, pa.binary(), required)
     if kind == "BINARY":  # MySQL would add zero bytes to a shorter value
         return Field(name, pa.binary(type_.length or 1), required)
-    if kind == "SET" or (kind in ("FLOAT", "DOUBLE") and type_.scale is not None):
-        raise Unsupported(f"records cannot become {type_!r} exactly: MySQL puts it in order, or rounds it")
+    if kind in ("FLOAT", "DOUBLE") and type_.scale is not None:
+        raise Unsupported(f"records cannot become {type_!r} exactly: MySQL rounds it")
     if kind in ("CHAR", "NCHAR"):
         return Field(name, pa.string(), required, longest=type_.length, pattern=_NO_BLANK_AT_THE_END)
-    if kind == "TIME":
-        return Field(name, pa.time64("us"), required, digits=type_.fsp or 0)
+    if kind == "TIME":  # of a day, or a length of time
+        seconds = rf"(?::[0-5][0-9](?:\.[0-9]{{0,{type_.fsp or 0}}}0*)?)?"
+        called = f"TIME({type_.fsp})" if type_.fsp else "TIME"
+        return Field(name, JSON, required, pattern=_MYSQL_TIME + seconds, called=called, judge=Unquoted())
     if kind == "DATE":
         return Field(name, pa.date32(), required, bounds=_MYSQL_DATE)
     if kind == "DATETIME":
@@ -276,12 +378,39 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
 
 
 def own_form(type_: Any) -> str:
-    """How PostgreSQL's COPY takes a column that it takes in a form of its own: `jsonb`, `array`, or a type of addresses."""
+    """How PostgreSQL's COPY takes a column that it takes in a form of its own: `jsonb`, `array`, or a type that is written as text."""
     while isinstance(type_, postgresql.DOMAIN):
         type_ = type_.data_type
     if isinstance(type_, postgresql.ARRAY):
         return "array"
-    return "jsonb" if isinstance(type_, postgresql.JSONB) else kind_of(type_)
+    if isinstance(type_, postgresql.JSONB):
+        return "jsonb"
+    if isinstance(type_, postgresql.INTERVAL):
+        return "" if getattr(type_, "fields", None) else "interval"
+    if isinstance(type_, postgresql.BIT):
+        return "bit"
+    if isinstance(type_, sql.Time):
+        return "timetz" if getattr(type_, "timezone", False) else ""
+    if isinstance(type_, sql.Numeric):
+        return "numeric" if is_wide_number(type_) else ""
+    name = type(type_).__name__.lower()
+    return name if name in RANGES else kind_of(type_)
+
+
+def element_form(type_: Any) -> str:
+    """The form of the elements of an array, if landonce encodes the array; empty if the driver does, or if it is none."""
+    if own_form(type_) != "array":
+        return ""
+    while isinstance(type_, postgresql.DOMAIN):
+        type_ = type_.data_type
+    item = type_.item_type
+    return own_form(item) or ("json" if isinstance(item, sql.JSON) else "text" if isinstance(item, sql.Enum) else "")
+
+
+def copied_form(column: ReflectedColumn) -> str:
+    """The form of a column, and of an array that landonce encodes also its elements: `array 1186 interval`."""
+    inner = element_form(column["type"])
+    return f"array {column['element']} {inner}" if inner else own_form(column["type"])
 
 
 def column_type(type_: pa.DataType, dialect: str) -> sql.TypeEngine[Any]:

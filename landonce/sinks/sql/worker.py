@@ -131,7 +131,7 @@ class SqlWorker(TransactionWorker):
         """The columns as they are written."""
         if not rows.num_rows:
             return rows
-        arrays = [name for name, form in self.recipe.sink.own_forms if form == "array"]
+        arrays = [name for name, form in self.recipe.sink.own_forms if form.startswith("array")]
         return documents_as_text(rows.set_column(0, "_topic", rows.column("_topic").cast(pa.string())), arrays)
 
 

@@ -48,7 +48,15 @@ from landonce.read.formats.avro.schema import (
     kind_of,
 )
 from landonce.read.formats.avro.suggest import type_of
-from landonce.read.formats.json.columns import KEY_TWICE, NULL_INSIDE, is_textual, mask_of, settle_keys, unfitting
+from landonce.read.formats.json.columns import (
+    KEY_TWICE,
+    NULL_INSIDE,
+    is_textual,
+    key_codes,
+    mask_of,
+    settle_keys,
+    unfitting,
+)
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Place, Rule, Schema, folded, landed, spelled
 
 _NULL = Primitive("null")
@@ -454,8 +462,9 @@ def _json(writer: Node, reader: Node, to: _Target) -> Plan:
         if isinstance(reader, Union):
             reader = _candidates(writer, reader.branches)[0]
     natural = Field(to.place.name, type_of(reader)[0])
-    if to.field.bounds is not None and (pt.is_binary(natural.type) or pt.is_fixed_size_binary(natural.type)):
-        raise _unfit(reader, to)  # base64 may look like an integer
+    plain = pt.is_binary(natural.type) or pt.is_fixed_size_binary(natural.type) or pt.is_floating(natural.type)
+    if to.field.unquoted and plain:
+        raise _unfit(reader, to)  # base64 may look like a number, and a float has no digits of its own
     inner = replace(to, place=natural.place(), field=natural, fold_case=False)
     return _JsonText(_plan(writer, reader, inner), to)
 
@@ -471,8 +480,8 @@ class _JsonText:
         made = pa.array(texts, pa.string())
         lost = mask_of(made.is_null()) & ~mask_of(found.is_null())
         cursor.fail(lost, self.to.where, Reason("holds a number or a time that JSON cannot hold", Code.INVALID_VALUE))
-        if self.to.field.bounds is not None:
-            made = pc.utf8_trim(made, characters='"')  # an integer of any size may be written as a string
+        if self.to.field.unquoted:
+            made = pc.utf8_trim(made, characters='"')  # a number of any size may be written as a string
         values.limits(made, self.to.type, self.to.field, cursor, self.to.where)
         return made
 
@@ -584,8 +593,7 @@ class _MapOf:
 
     def _refuse_repeated(self, keys: pa.Array, counts: Any, cursor: Cursor) -> None:
         """Avro does not forbid to write a key twice; no table holds it."""
-        plain = keys.storage if hasattr(keys, "storage") else keys
-        codes = plain.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = key_codes(keys)
         owner = np.repeat(np.arange(len(counts)), counts)
         order = np.lexsort((codes, owner))
         again = (np.diff(codes[order]) == 0) & (np.diff(owner[order]) == 0)

@@ -48,10 +48,11 @@ _YEARS_IN_DAYS = (-719_162, 2_932_897)
 """The years 1 to 9999."""
 _HEX_OF_UUID = [at for at in range(36) if at not in (8, 13, 18, 23)]
 _BASE64 = r"\A(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\z"
-_INTEGER_KEY, _DECIMAL_KEY, _BOOLEAN_KEY = (
+_INTEGER_KEY, _DECIMAL_KEY, _BOOLEAN_KEY, _FLOAT_KEY = (
     r"\A(?:0|-?[1-9][0-9]*)\z",
     r"\A-?[0-9]+(?:\.[0-9]+)?\z",
     r"\A(?:true|false)\z",
+    r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z",
 )
 ZERO = r"\A[+-]?[0.]+(?:[eE]|\z)"
 """How a number begins that is 0."""
@@ -104,9 +105,9 @@ def is_textual(type_: pa.DataType) -> bool:
 
 
 def is_key(type_: pa.DataType) -> bool:
-    """Whether a map may have keys of this type: JSON writes each of them as a string. Not floats: several texts are one float."""
-    plain = pt.is_string(type_) or pt.is_integer(type_) or pt.is_boolean(type_) or pt.is_decimal(type_)
-    return bool(plain or is_textual(type_))
+    """Whether a map may have keys of this type: JSON writes each of them as a string."""
+    number = pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_floating(type_)
+    return bool(number or pt.is_string(type_) or pt.is_boolean(type_) or is_textual(type_))
 
 
 def from_text(text: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -262,8 +263,8 @@ def settle_value(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.
         return array.cast(type_), faults
     if pt.is_floating(type_):
         return array, unless(pc.is_finite(array), NOT_FINITE) + _float_faults(array, field)
-    if pt.is_string(type_) and field.bounds is not None:
-        array = pc.utf8_trim(array, characters='"')  # an integer of any size may be written as a string
+    if pt.is_string(type_) and field.unquoted:
+        array = pc.utf8_trim(array, characters='"')  # a number of any size may be written as a string
     return array, unfit_value(array, type_, field)
 
 
@@ -624,9 +625,13 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
 
 
 def settle_keys(text: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Array, list[Fault]]:
-    """JSON writes every key as a string. An integer has one spelling. Decimals may have several: `_repeated` compares values."""
+    """JSON writes every key as a string. An integer has one spelling. Decimals and floats may have several: `key_codes` compares values."""
     if pt.is_string(type_) or is_textual(type_):
         return _settle(text, type_, field)
+    if pt.is_floating(type_):
+        keys = _float_keys(text, type_)
+        wrong = Reason(f"holds a key that is not a {spelled(type_)}, or that it cannot hold", Code.INVALID_VALUE)
+        return keys, unless(pc.or_(keys.is_valid(), text.is_null()), wrong) + _float_faults(keys, field)
     spelling = _BOOLEAN_KEY if pt.is_boolean(type_) else _DECIMAL_KEY if pt.is_decimal(type_) else _INTEGER_KEY
     fits = pc.match_substring_regex(text, pattern=spelling)
     clean = pc.if_else(fits, text, pa.scalar(None, pa.string()))
@@ -635,10 +640,29 @@ def settle_keys(text: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.Ar
     return keys, unless(pc.or_(keys.is_valid(), text.is_null()), wrong)
 
 
+def _float_keys(text: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The nearest floats; null for what is none: infinity, a number that would become 0, an integer that is not held exactly."""
+    written = pc.match_substring_regex(text, pattern=_FLOAT_KEY)
+    keys = cast_or_null(pc.if_else(written, text, pa.scalar(None, pa.string())), type_)
+    fine = pc.and_(pc.is_finite(keys), pc.or_(pc.not_equal(keys, 0), pc.match_substring_regex(text, pattern=ZERO)))
+    whole = pc.and_(pc.match_substring_regex(text, pattern=_INTEGER_KEY), pc.greater_equal(pc.abs(keys), 2.0**24))
+    changed = np.zeros(len(text), np.bool_)
+    for at in np.flatnonzero(mask_of(pc.fill_null(pc.and_(whole, fine), False))).tolist():
+        changed[at] = Decimal(text[at].as_py()) != Decimal(keys[at].as_py())
+    return pc.if_else(pc.and_(fine, pc.invert(pa.array(changed))), keys, pa.scalar(None, type_))
+
+
+def key_codes(keys: pa.Array) -> npt.NDArray[np.int64]:
+    """A number for each key, the same for equal keys."""
+    plain = keys.storage if is_uuid(keys.type) else keys
+    plain = pc.add(plain, pa.scalar(0.0, plain.type)) if pt.is_floating(plain.type) else plain  # -0.0 is 0.0
+    codes = plain.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(codes.astype(np.int64))
+
+
 def _repeated(keys: pa.Array, entries: pa.Array) -> list[Fault]:
     """Rows with a map that holds a key twice."""
-    plain = keys.storage if is_uuid(keys.type) else keys
-    codes = plain.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+    codes = key_codes(keys)
     parents = pc.list_parent_indices(entries).to_numpy()
     order = np.lexsort((codes, parents))
     same = (np.diff(codes[order]) == 0) & (np.diff(parents[order]) == 0)

@@ -119,7 +119,7 @@ class Enum(Part):
     def settle(self, array: pa.Array) -> Settled:
         array = _filled(array, self.zero)
         is_json = self.field.type == JSON
-        if is_json and self.field.bounds is not None:
+        if is_json and self.field.unquoted:
             return _scalar_json(array, self.field)
         if not (is_json or pt.is_string(self.field.type)):
             return _converted(array, self.field)
@@ -380,8 +380,8 @@ def _as_json(values: Sequence[Any], text: Callable[[Any], str], field: Field, wh
 
 
 def _scalar_json(array: pa.Array, field: Field) -> Settled:
-    """Numbers, booleans, strings and bytes as JSON. An integer of any size may also come as a string."""
-    if field.bounds is not None:
+    """Numbers, booleans, strings and bytes as JSON. A number of any size may also come as a string."""
+    if field.unquoted:
         return _converted(array.cast(pa.string()), field)
     texts = pa.array(json_texts(array), pa.string())
     fine = mask_of(pc.or_(texts.is_valid(), array.is_null()))

@@ -255,7 +255,7 @@ def can_become(kind: int, leaf: Field) -> bool:
     """Whether values of this type can become the field's."""
     type_ = leaf.type
     if type_ == JSON:
-        return leaf.bounds is None or kind in _INTEGERS or kind == STRING
+        return not leaf.unquoted or kind in _INTEGERS or kind == STRING
     if kind in _INTEGERS:
         ticks = leaf.scale is not None and (pt.is_timestamp(type_) or pt.is_date32(type_))
         return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_) or ticks)

@@ -240,8 +240,8 @@ class CsvDecoder:
 
 
 def _is_json(field: Field) -> bool:
-    """Whether a value is written as JSON. An integer of any size is not, and no value is one of a column that is never filled."""
-    return bool(pt.is_nested(field.type) or (field.type == JSON and field.bounds is None and field.is_filled))
+    """Whether a value is written as JSON. A number of any size is not, and no value is one of a column that is never filled."""
+    return bool(pt.is_nested(field.type) or (field.type == JSON and not field.unquoted and field.is_filled))
 
 
 def _is_one_value(text: str) -> bool:

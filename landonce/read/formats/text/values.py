@@ -88,8 +88,8 @@ def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> list
 
 
 def _type(field: Field) -> pa.DataType:
-    """An integer of any size is a JSON text in records, and a plain text here. So is what no column takes."""
-    return pa.string() if field.type == JSON and (field.bounds is not None or not field.is_filled) else field.type
+    """A number of any size is a JSON text in records, and a plain text here. So is what no column takes."""
+    return pa.string() if field.type == JSON and (field.unquoted or not field.is_filled) else field.type
 
 
 def _written(text: pa.StringArray, pattern: str) -> pa.StringArray:
