@@ -88,7 +88,7 @@ POSTGRES: Edges = {
     "an_enum_array": ("mood[]", [(["good", None, "bad"],) * 2, ([], [])], [["so"], "good"]),
     "a_json_array": ("json[]", [([{"a": 1.0}, None, "x"], ['{"a": 1.0}', None, '"x"']), ([], [])], [{}]),
     "a_jsonb_array": ("jsonb[]", [([{"b": 1, "a": [2]}], ['{"a": [2], "b": 1}']), ([], [])], ["x"]),
-    "an_inet_array": ("inet[]", [(["2001:DB8:0::1", None], ["2001:db8::1", None]), ([], [])], [["x"]]),
+    "an_inet_array": ("inet[]", [(["2001:DB8:0::1", None], ["2001:db8::1/128", None]), ([], [])], [["x"]]),
     "a_number_array": ("numeric[]", [(["1.50", 2], ["1.50", "2"]), ([], [])], [["x"]]),
     "an_interval_array": ("interval[]", [(["P1D", None], ["1 day", None]), ([], [])], [["x"]]),
     "a_range_array": ("int4range[]", [(["[1,2]"], ["[1,3)"]), ([], [])], [["x"]]),

@@ -483,7 +483,7 @@ POSTGRES = named([
     kind("numeric", logical("decimal", "bytes", precision=60, scale=3), "string", t("-1234567890123456789012345678901234567890.500", "-1234567890123456789012345678901234567890.500", avro=Decimal("-1234567890123456789012345678901234567890.500")), t("x", Dead("' is not a number"), avro=ABSENT)),
     kind("numeric(40, 2)", "long", "int64", t(2**63 - 1, f"{2**63 - 1}.00")),
     kind("numeric[]", array("string"), "repeated string", t(["1.50", "-2"], "{1.50,-2}")),
-    kind("mood[]", array("string"), "repeated string", t(["good", "bad"], "{good,bad}"), t(["so"], Dead("' is not one of the allowed names"))),
+    kind("mood[]", array("string"), "repeated string", t(["good", "bad"], "{good,bad}"), t(["so"], by(Dead("[]' is not one of the allowed names"), json=Dead("' is not one of the allowed names"), csv=Dead("' is not one of the allowed names")))),
     kind("interval", "string", "string", t("P1D", "1 day"), t("x", Dead("' is not a valid INTERVAL"))),
     kind("int4range", "string", "string", t("[1,4]", "[1,5)")),
     kind("bit(3)", "string", "string", t("101", "101")),

@@ -150,6 +150,8 @@ def test_postgres_merges_what_is_staged() -> None:
         in text
     )
     assert text.endswith('OR landonce_old."_offset" < excluded."_offset"')
+    numbers = merge_statement(syntax_of("postgresql"), "t", ("id", "n"), ("id",), ("n",))
+    assert '(SELECT DISTINCT ON ("id") "id", CAST("n" AS numeric) AS "n" FROM "landonce_rows" ' in numbers
     assert purge_statement(syntax_of("postgresql"), "t", ("id",)).startswith(
         'DELETE FROM "t" AS landonce_old USING "landonce_gone" WHERE landonce_old."id" = "landonce_gone"."id" '
         'AND (landonce_old."_offset" IS NULL OR '

@@ -301,6 +301,8 @@ def _key_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return _times_of_day(values, type_)
     if pt.is_decimal(type_):
         return pa.array(map(_decimal, values), type_)
+    if pt.is_uint64(type_):
+        return pa.array(map(_number, values), type_)
     if values and isinstance(values[0], str) and not pt.is_string(type_):
         return pa.array(values, pa.string()).cast(type_)
     return pa.array(values, type_)
@@ -331,7 +333,7 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
     if pt.is_string(type_) and (spell := _speller(kind, dialect)):
         return _each(values, spell, pa.string())
     if isinstance(kind, mysql.BIT):
-        values = [each if each is None else int.from_bytes(each, "big") for each in values]
+        values = list(map(_number, values))
     if pt.is_boolean(type_):
         return _each(values, bool, type_)
     if pt.is_time(type_):
@@ -415,6 +417,11 @@ def _uuid(value: Any) -> bytes | None:
         return UUID(str(value)).bytes
     except ValueError:
         return None
+
+
+def _number(value: Any) -> int | None:
+    """PyMySQL returns the bytes of a BIT."""
+    return int.from_bytes(value, "big") if isinstance(value, bytes) else value
 
 
 def _decimal(value: Any) -> Decimal | None:
