@@ -98,7 +98,7 @@ _WRITTEN = {
     "mariadb": _OF_MYSQL,
 }
 """The types of columns as the server writes them, since SQLAlchemy does not know all, and the oid of an array's elements."""
-_UNFOUND = {
+_UNFOUND: dict[str, dict[str, Any]] = {
     "mysql": {"inet4": INET4(), "inet6": INET6()},
     "mariadb": {"inet4": INET4(), "inet6": INET6()},
     "postgresql": {"xml": XmlText()},
