@@ -92,6 +92,10 @@ POSTGRES: Edges = {
     "a_number_array": ("numeric[]", [(["1.50", 2], ["1.50", "2"]), ([], [])], [["x"]]),
     "an_interval_array": ("interval[]", [(["P1D", None], ["1 day", None]), ([], [])], [["x"]]),
     "a_range_array": ("int4range[]", [(["[1,2]"], ["[1,3)"]), ([], [])], [["x"]]),
+    "a_bit_domain": ("three", [("101", "101"), ("000", "000")], ["1", "1010"]),
+    "an_interval_domain": ("whole", [("PT1S", "00:00:01"), ("P1D", "1 day")], ["PT1.5S"]),
+    "an_array_domain": ("moods", [(["good", None], "{good,NULL}"), ([], "{}")], [["so"]]),
+    "a_time_domain": ("noon", [("12:00", time(12)), ("12:00:01", time(12, 0, 1))], ["12:00:00.5"]),
     "a_domain": ("short", [("ab", "ab"), ("", "")], ["abc"]),
     "a_enum": ("mood", [("good", "good"), ("bad", "bad")], ["so"]),
 }  # fmt: skip
@@ -156,7 +160,10 @@ SQLITE: Edges = {
 def pg(new_database: Callable[[], str], kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> SqlSite:
     url = new_database()
     site = SqlSite(kafka, tmp_path, new_topic(1), url, asking_postgres(url))
-    site.ask("CREATE DOMAIN short AS varchar(2); CREATE TYPE mood AS ENUM ('good', 'bad')")
+    site.ask(
+        "CREATE DOMAIN short AS varchar(2); CREATE TYPE mood AS ENUM ('good', 'bad'); "
+        "CREATE DOMAIN three AS bit(3); CREATE DOMAIN whole AS interval(0); CREATE DOMAIN moods AS mood[]; CREATE DOMAIN noon AS time(0)"
+    )
     return site
 
 
@@ -187,7 +194,7 @@ CASES: dict[str, tuple[Edges, tuple[str, ...]]] = {
     "maria": (MARIADB, ("float(7, 3)", "point")),
     "lite": (SQLITE, ("NUMERIC", "NUMERIC(16, 2)")),
 }
-AS_TEXT = ("interval", "timetz", "bit", "range", "json[]", "jsonb[]", "inet[]", "numeric[]", "mood[]")
+AS_TEXT = ("interval", "timetz", "bit", "range", "json[]", "jsonb[]", "inet[]", "numeric[]", "mood[]", "whole", "moods")
 """What is asked for as the server writes it: its Python driver has no type for each."""
 
 

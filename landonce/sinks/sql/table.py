@@ -388,7 +388,7 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
 
 
 def _complete_domains(columns: tuple[ReflectedColumn, ...], connection: Connection, table: dict[str, str]) -> None:
-    """Adds length, precision and time zone to PostgreSQL's domains: SQLAlchemy leaves them out. Follows domains of domains."""
+    """Adds length, precision, fields and time zone to PostgreSQL's domains: SQLAlchemy leaves them out. Follows domains of domains."""
     if not any(isinstance(each["type"], postgresql.DOMAIN) for each in columns):
         return
     base_types: dict[str, str] = {row[0]: row[1] for row in connection.execute(_DOMAINS, table)}
@@ -401,8 +401,12 @@ def _complete_domains(columns: tuple[ReflectedColumn, ...], connection: Connecti
             kind = kind.data_type
             if isinstance(kind, sql.String):
                 kind.length = first
-            elif isinstance(kind, sql.DateTime):
+            elif isinstance(kind, (sql.DateTime, sql.Time)):
                 kind.timezone = spelled.endswith("with time zone")
-                kind.precision = first  # type: ignore[attr-defined]
+                kind.precision = first  # type: ignore[union-attr]
+            elif isinstance(kind, postgresql.INTERVAL):
+                kind.precision, kind.fields = first, spelled.partition("(")[0].removeprefix("interval").strip() or None
+            elif isinstance(kind, postgresql.BIT):
+                kind.length, kind.varying = first, "varying" in spelled
             elif isinstance(kind, sql.Numeric) and not isinstance(kind, sql.Float):
                 kind.precision, kind.scale = first, second
