@@ -62,7 +62,7 @@ def numeric(text: str) -> Value:
     if ANY_NUMBER.problem(text):
         raise ValueError(text)
     number = Decimal(text)
-    whole, _, rest = format(abs(number), "f").partition(".")
+    whole, _, rest = format(number.copy_abs(), "f").partition(".")  # `abs` would round
     rest = rest[: ANY_NUMBER.after]  # zeros
     digits = whole.zfill(-(-len(whole) // 4) * 4) + rest.ljust(-(-len(rest) // 4) * 4, "0")
     groups = [int(digits[at : at + 4]) for at in range(0, len(digits), 4)]
