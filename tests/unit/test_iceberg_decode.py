@@ -215,6 +215,21 @@ def test_maps_may_be_anywhere() -> None:
     ]
 
 
+def test_keys_that_are_floats_are_compared_as_floats() -> None:
+    texts = [
+        '{"0.1":1,"-0.0":2}',
+        '{"1.0":1,"1":2}',
+        '{"0":1,"-0":2}',
+        '{"16777217":1}',
+        '{"1e39":1}',
+        '{"1e-50":1}',
+        '{"NaN":1}',
+    ]
+    found = values(texts, Field("a", pa.map_(pa.float32(), pa.int64())))
+    assert found[:3] == [[(pytest.approx(0.1), 1), (0.0, 2)], *["field 'a' holds a key twice"] * 2]
+    assert found[3:] == ["field 'a' holds a key that is not a FLOAT, or that it cannot hold"] * 4
+
+
 def test_keys_may_be_of_any_type_that_is_written_as_text() -> None:
     key = uuid.uuid4()
     assert values(
@@ -226,7 +241,7 @@ def test_keys_may_be_of_any_type_that_is_written_as_text() -> None:
         "field 'a' holds a key twice",
     ]
     with pytest.raises(TypeError, match="keys of a map are strings in JSON"):
-        JsonDecoder(Schema((Field("a", pa.map_(pa.float64(), pa.int64())),)))
+        JsonDecoder(Schema((Field("a", pa.map_(pa.list_(pa.int8()), pa.int64())),)))
 
 
 # ------------------------------------------------------------------------------------------------- names
