@@ -42,6 +42,8 @@ ALTERED = {
         "ALTER TABLE events SET UNLOGGED",
         "CREATE UNIQUE INDEX ON events (words)",
         "ALTER TYPE mood ADD VALUE 'sad'",
+        "ALTER TYPE shade ADD VALUE 'dark'",
+        "ALTER TYPE tint ADD VALUE 'red'",
         "ALTER TABLE events ENABLE ROW LEVEL SECURITY",
         "CREATE RULE nothing AS ON DELETE TO events DO INSTEAD NOTHING",
         "CREATE TRIGGER nothing BEFORE UPDATE ON events FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
@@ -76,8 +78,14 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         new: Callable[[], str] = request.getfixturevalue("new_database")
         made = postgres_site(new())
         made.ask("CREATE TYPE mood AS ENUM ('glad')")
+        made.ask("CREATE TYPE shade AS ENUM ('light')")
+        made.ask("CREATE TYPE tint AS ENUM ('blue')")
+        made.ask("CREATE DOMAIN tints AS tint[]")
         made.ask("CREATE DOMAIN small AS varchar(5)")
-    mood = {"postgresql": ", mood mood, small small", "mariadb": ", mood enum('glad')"}.get(request.param, "")
+    mood = {
+        "postgresql": ", mood mood, small small, shades shade[], tints tints",
+        "mariadb": ", mood enum('glad')",
+    }.get(request.param, "")
     made.ask(f"CREATE TABLE events ({MINE}{mood})")
     yield made
     made.close()

@@ -47,7 +47,8 @@ UNION ALL
 SELECT concat_ws(' ', 'column', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attcollation, a.attnotnull,
     a.atthasdef, a.attidentity, a.attgenerated, t.typnotnull,
     (SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum AS e
-     WHERE e.enumtypid IN (t.oid, t.typbasetype)))
+     WHERE e.enumtypid IN (t.oid, t.typbasetype, t.typelem,
+        (SELECT b.typelem FROM pg_type AS b WHERE b.oid = t.typbasetype))))
 FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN parts ON a.attrelid = id AND root
 WHERE a.attnum > 0 AND NOT a.attisdropped
 UNION ALL
