@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases dedup_decisions dedup_rules fanout_account guard_values ledger_state letter_plans move_in move_in_clickhouse operate \
-	pace packing push_rows query_parts query_protocol query_snapshots reasons rebase_rows seek shard_map source start target tokens tolerance topic_identity worker_steps)
+	pace packing push_rows query_parts query_protocol query_snapshots reasons rebase_rows roll_back seek shard_map source start target tokens tolerance topic_identity worker_steps)
 ALL_TESTS := $(PYTEST) -m "not long" --durations=25
 
 help:  ## say what there is

@@ -526,6 +526,20 @@ def handled_places(folder: Path, pipeline: str) -> frozenset[Place]:
     return frozenset(place_of(entry) for path in paths for entry in letters_in(path))
 
 
+def handled_since(folder: Path, pipeline: str, state: LedgerState) -> frozenset[Place]:
+    """As `handled_places`, of those that were replayed or dropped after the ledger said `state`. Files of replays are numbered as batches,
+    those of drops as epochs."""
+    numbered = ((_REPLAYED, state.batch), (_DROPPED, state.epoch))
+    paths = (
+        path for suffix, last in numbered for path in _with(folder, pipeline, suffix) if _number(path, pipeline) > last
+    )
+    return frozenset(place_of(entry) for path in paths for entry in letters_in(path))
+
+
+def _number(path: Path, pipeline: str) -> int:
+    return int(path.name.removeprefix(f"{pipeline}.").split("-")[1])
+
+
 def handled_ends(folder: Path, pipeline: str) -> dict[Partition, int]:
     """One past the highest offset whose letter was replayed or dropped, by what `_topic` would hold."""
     found: dict[Partition, int] = {}

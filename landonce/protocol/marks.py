@@ -185,7 +185,9 @@ def raised(before: Mark | None, after: LedgerState, tops: Floors = ()) -> Floors
     """The last rows of a table, once these were added. Those of a topic that was rebased mean nothing any more, and those at or
     above the position are not in the table: an operator set it back."""
     kept, ends = dict(before.tops) if before is not None else {}, after.committed()
-    same = {each: at for each, at in kept.items() if before and _same(after, before, each) and at < ends.get(each, 0)}
+    same = {
+        each: at for each, at in kept.items() if before and same_offsets(after, before, each) and at < ends.get(each, 0)
+    }
     return tuple(sorted({**same, **dict(tops)}.items()))
 
 
@@ -277,12 +279,13 @@ def _floors(ledger: LedgerState, mark: Mark) -> Floors:
     """The mark's position, where it speaks of the topics that the ledger means: the same ones, and not rebased since."""
     known = mark.state.committed()
     return tuple(
-        (partition, known.get(partition, position.first) if _same(ledger, mark, partition) else position.first)
+        (partition, known.get(partition, position.first) if same_offsets(ledger, mark, partition) else position.first)
         for partition, position in ledger.positions
     )
 
 
-def _same(ledger: LedgerState, mark: Mark, partition: Partition) -> bool:
+def same_offsets(ledger: LedgerState, mark: Mark, partition: Partition) -> bool:
+    """Whether an offset is the same record in both: of the same topic, and not rebased since."""
     topic = partition.topic
     same_id = dict(ledger.topic_ids).get(topic) == dict(mark.state.topic_ids).get(topic)
     return same_id and ledger.labelled(partition) == mark.state.labelled(partition)

@@ -19,7 +19,7 @@ from landonce.protocol.block_rows import Row, landed
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView
-from landonce.protocol.operate import Ability, Decision, Seeking, landed_too
+from landonce.protocol.operate import Ability, Commit, Decision, Return, Seeking, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.seek_marker import interrupted
 from landonce.protocol.source import Start
@@ -278,6 +278,16 @@ class Operations:
         reach("move.before")
         self.parts.ledger.change(seeking.marked, seeking.decision.new, seeking.decision.note())
         reach("move.after")
+
+    def history(self) -> Sequence[Commit] | None:
+        """The commits of the one table, newest first, where it goes back by returning to one of them. None where rows are removed."""
+        return None
+
+    def return_to(self, state: LedgerState, back: Return, decision: Decision) -> None:
+        """Makes an earlier commit of the table current again, unless anything was committed to it since `back` was decided."""
+        raise NotImplementedError(
+            f"{self.parts.sink} has no earlier commits: {state.pipeline}, {back.base}, {decision.action}"
+        )
 
     def stay(self, owner: str) -> Choice:
         """A table that was rolled back stays as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+import yaml
 from deliveries import Site, Watch, letters, running, send, wait_until
 from mariadb_server import LocalMariaDB
 from operated import Operated
@@ -25,8 +28,9 @@ from landonce.engine.pipeline import run_pipeline
 from landonce.errors import Fenced, PlanPending
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
+from landonce.protocol.steps import Effect, Step
 from landonce.sinks.parts import open_parts
-from landonce.sinks.pipeline_file import parse
+from landonce.sinks.pipeline_file import load, parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 NO_SPARK: Any = None
@@ -377,7 +381,6 @@ def test_what_cannot_be_delivered_again_goes_only_forwards(
     assert site.offsets() == [0, 1, 2, 3, *([] if kind == "wrapped" else [4, 5]), 6, 7]
 
 
-@pytest.mark.parametrize("pipe", ["sqlite"], indirect=True)
 def test_a_driver_that_runs_is_fenced(pipe: Pipe) -> None:
     topic, watch = pipe.topics[0], Watch()
     send(pipe.kafka, topic, records(0, 10))
@@ -385,6 +388,8 @@ def test_a_driver_that_runs_is_fenced(pipe: Pipe) -> None:
     running_.__enter__()
     wait_until(lambda: sum(each.totals.read for each in watch.batches) == 10)
     pipe.state("seek", "--to", "earliest", "--remove-rows")
+    shown = CliRunner().invoke(app, ["state", "show", str(pipe.file)]).output
+    assert f"seek: Delivered again: {topic}[0] [0, 10)." in " ".join(shown.split())
     send(pipe.kafka, topic, records(10, 20))
     wait_until(watch.ended.is_set, 60)
     with pytest.raises(Fenced):
@@ -464,7 +469,9 @@ def test_a_skip_of_an_iceberg_table_is_taken_back(lake: Operated) -> None:
     lake.run()
     lake.send(range(5, 8))
     command(lake, "state", "seek", "--to", "latest", "--yes")
-    assert "roll the table back" in command(lake, "state", "seek", "--to-offset", f"{lake.topic}:0:4", "--yes", code=1)
+    refusal = command(lake, "state", "seek", "--to-offset", f"{lake.topic}:0:4", "--yes", code=1)
+    assert "would be in the target twice" in refusal
+    assert "--remove-rows" in refusal
     command(lake, "state", "seek", "--to-offset", f"{lake.topic}:0:6", "--yes")
     lake.run()
     assert lake.ids() == [0, 1, 2, 3, 4, 6, 7]
@@ -625,14 +632,165 @@ def test_a_skip_of_an_iceberg_table_is_killed_around_its_one_commit(lake: Operat
     verified(lake)
 
 
-def test_an_iceberg_table_goes_forwards_and_back_by_a_rollback(lake: Operated) -> None:
+def held(lake: Operated) -> tuple[list[int], list[int], Totals]:
+    parts = open_parts(load(lake.file))
+    with closing(parts.ledger):
+        state = parts.ledger.load()
+    assert state is not None
+    return lake.ids(), sorted(dead(lake)), state.totals
+
+
+def in_batches(lake: Operated) -> None:
+    """[0, 5), [5, 10) and [10, 15), a batch each; every fifth one is bad."""
+    for first in (0, 5, 10):
+        lake.produce([b"broken", *(b'{"id": %d}' % each for each in range(first + 1, first + 5))])
+        lake.run()
+
+
+LANDED = [each for each in range(15) if each % 5]
+ONCE = LANDED, [0, 5, 10], Totals(landed=12, dead_lettered=3)
+
+
+def test_an_iceberg_table_goes_back_to_an_earlier_snapshot(lake: Operated) -> None:
+    """Killed before its one commit and after it. Between two snapshots it goes to the earlier one, and says so. The audit is exact
+    throughout, and every record counts once."""
+    in_batches(lake)
+    go = ("seek", "--to-offset", f"{lake.topic}:0:7", "--remove-rows")
+    killed(lake.folder, lake.file, "attempt.before", *go)
+    assert (held(lake), lake.noted()) == (ONCE, [])
+    verified(lake)
+    killed(lake.folder, lake.file, "attempt.after", *go)
+    assert held(lake) == ([1, 2, 3, 4], [0, 5, 10], Totals(landed=4, dead_lettered=1))
+    assert lake.noted() == ["seek"]
+    verified(lake)
+    assert "there already" in command(lake, "state", "rewind", "--by", "1s", "--remove-rows", "--yes", code=1)
+    lake.run()
+    assert held(lake) == ONCE
+    said = command(lake, "state", *go, "--yes")
+    snapshot = lake.held().current_snapshot()
+    assert snapshot is not None
+    assert f"goes back to its snapshot {snapshot.parent_snapshot_id} of 20" in said
+    assert f"Delivered again: {lake.topic}[0] [5, 15)." in said
+    assert f"earlier than was asked for, since no snapshot ends in between: {lake.topic}[0] 5." in said
+    lake.run()
+    command(lake, "state", "rewind", "--by", "1h", "--remove-rows", "--yes")
+    assert held(lake) == ([], [0, 5, 10], Totals())
+    assert lake.noted() == ["seek"] * 3
+    lake.run()
+    assert held(lake) == ONCE
+    verified(lake)
+
+
+@pytest.mark.parametrize("way", ["forwards", "stay", "back"])
+def test_a_driver_of_an_iceberg_table_that_runs_is_fenced(lake: Operated, way: str) -> None:
+    """It is about to commit a batch when the command is given."""
+    document = yaml.safe_load(lake.file.read_text()) | {"batch": {"interval": "0s"}}
+    lake.file.write_text(yaml.safe_dump(document))
+    watch, at_commit, go_on = Watch(), threading.Event(), threading.Event()
     lake.send(range(5))
     lake.run()
+    before = lake.head()
+
+    def hold(effect: Effect) -> None:
+        if effect.step is Step.COMMIT and sum(each.totals.read for each in watch.batches) == 5:
+            at_commit.set()
+            assert go_on.wait(60)
+
+    watch.at = hold
     lake.send(range(5, 10))
-    refusal = command(lake, "state", "seek", "--to", "earliest", "--remove-rows", "--yes", code=1)
-    assert "roll the table back to an earlier snapshot" in refusal
-    command(lake, "state", "seek", "--to-offset", f"{lake.topic}:0:8", "--yes")
+    running_ = running(load(lake.file), NO_SPARK, watch)
+    running_.__enter__()
+    wait_until(lambda: len(watch.batches) == 1)
+    lake.send(range(10, 12))
+    assert at_commit.wait(60)
+    if way == "stay":
+        lake.roll_to(before)
+    words = {
+        "forwards": ["--to-offset", f"{lake.topic}:0:11"],
+        "stay": ["--stay"],
+        "back": ["--to-offset", f"{lake.topic}:0:5", "--remove-rows"],
+    }[way]
+    command(lake, "state", "seek", *words, "--yes")
+    shown = " ".join(command(lake, "state", "show").split())
+    said = {"forwards": "Skipped: {}[0] [10, 11).", "stay": "Skipped: {}[0] [5, 10).", "back": "again: {}[0] [5, 10)."}[
+        way
+    ]
+    assert said.format(lake.topic) in shown[shown.index("seek: ") :]
+    go_on.set()
+    wait_until(watch.ended.is_set, 60)
+    with pytest.raises(Fenced):
+        running_.__exit__(None, None, None)
+    there = {"forwards": range(10), "stay": range(5), "back": range(5)}[way]
+    assert lake.ids() == [*there]
     lake.run()
-    assert lake.ids() == [0, 1, 2, 3, 4, 8, 9]
-    done = CliRunner().invoke(app, ["verify", str(lake.file)])
-    assert done.exit_code == 0, done.output
+    assert lake.ids() == [*there, *{"forwards": [11], "stay": [10, 11], "back": range(5, 12)}[way]]
+    verified(lake)
+
+
+def rows_of_another_writer(lake: Operated, number: int) -> None:
+    table = lake.held()
+    rows = {"id": [number], "_topic": ["elsewhere"], "_kafka_partition": [0], "_offset": [number]}
+    table.append(pa.table(rows, schema=table.schema().as_arrow()))
+
+
+def test_an_iceberg_table_keeps_the_rows_of_other_writers(lake: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those between its own snapshots, and those that are committed while the operator reads what the command asks."""
+    lake.send(range(5))
+    lake.run()
+    rows_of_another_writer(lake, 100)
+    lake.send(range(5, 10))
+    lake.run()
+    before = lake.head()
+
+    def go(to: int, code: int = 0) -> str:
+        where = f"{lake.topic}:0:{to}"
+        return command(lake, "state", "seek", "--to-offset", where, "--remove-rows", "--yes", code=code)
+
+    refusal = go(4, code=1)
+    assert "another writer committed to the table after snapshot" in refusal
+    assert "append" in refusal
+    assert lake.head() == before
+    with monkeypatch.context() as patched:
+        patched.setattr("landonce.cli.state.decide.confirm", lambda *_, **__: rows_of_another_writer(lake, 101))
+        assert "changed during this command" in go(5, code=1)
+    assert lake.ids() == [*range(10), 100, 101]
+    lake.send(range(10, 12))
+    lake.run()
+    go(11)
+    assert lake.ids() == [*range(10), 100, 101]
+    lake.run()
+    assert lake.ids() == [*range(12), 100, 101]
+    assert lake.noted() == ["seek"]
+
+
+@pytest.mark.parametrize("how", ["replay", "drop"])
+def test_an_iceberg_table_does_not_go_back_where_records_would_be_lost(lake: Operated, how: str) -> None:
+    """A dead letter of a record that the snapshot covers was replayed or dropped since, Kafka has deleted records, or snapshots expired."""
+    in_batches(lake)
+    fixed = lake.folder / "fixed.jsonl"
+    place = f"{lake.topic}:0:0"
+    if how == "drop":
+        command(lake, "dead", "drop", place, "--yes")
+    else:
+        command(lake, "dead", "export", place, "--to", str(fixed))
+        fixed.write_text(json.dumps({**json.loads(fixed.read_text()), "value": {"id": 0}}))
+        command(lake, "dead", "replay", "--with", str(fixed), "--yes")
+    before = held(lake)
+
+    def go(to: int, code: int = 0) -> str:
+        where = f"{lake.topic}:0:{to}"
+        return command(lake, "state", "seek", "--to-offset", where, "--remove-rows", "--yes", code=code)
+
+    assert f"replayed or dropped after it, the first of them {lake.topic}[0] 0." in go(7, code=1)
+    assert held(lake) == before
+    if how == "drop":
+        lake.delete_records(3)
+        assert "Kafka begins at 3 now" in go(4, code=1)
+        lake.forget_history()
+        assert "no snapshot that the table still has is at or before that position: the oldest one" in go(8, code=1)
+        assert held(lake) == before
+    else:
+        go(0)
+        lake.run()
+        assert held(lake) == ONCE
+    verified(lake)

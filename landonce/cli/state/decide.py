@@ -27,7 +27,8 @@ from landonce.protocol import operate
 from landonce.protocol.block_rows import accounted
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.operate import Decision
+from landonce.protocol.letters import partition_of
+from landonce.protocol.operate import Decision, Return
 from landonce.protocol.ranges import Partition, Range, without
 from landonce.protocol.source import SourceView, Start, StartAt
 from landonce.protocol.start import begin_since
@@ -203,6 +204,10 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
             view = target.parts.source()
             to = goal.of(target, state, view)
             before = operate.skipped_ranges(target.parts.ledger.journal())
+            if remove and (history := target.history()) is not None:
+                back = operate.roll_back(state, view, to, history, _new_owner(), skipped=before)
+                _roll_back(target, file, state, back, yes=yes)
+                return
             seeking = operate.seek(
                 state, view, to, _new_owner(), target.able(), remove=remove, before=before, kept=kept
             )
@@ -213,6 +218,15 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
         confirm(seeking.decision.does, costs, yes=yes)
         target.carry_out(state, seeking, partial(replay.remove, config.dead_letters.path, config.pipeline))
     _done(seeking.decision, file)
+
+
+def _roll_back(target: Operations, file: Path, state: LedgerState, back: Return, *, yes: bool) -> None:
+    """Letters of what is delivered again stay where they are: a run judges their records anew."""
+    config, new = target.parts.config, back.decision.new
+    handled = replay.handled_since(config.dead_letters.path, config.pipeline, back.mark.state)
+    found = ((partition_of(new, Partition(topic, number), offset), offset) for topic, number, offset in handled)
+    operate.refuse_undone((partition, offset) for partition, offset in found if partition is not None)
+    _decide(target, file, Choice(state, back.decision, change=partial(target.return_to, state, back)), yes=yes)
 
 
 def _stay(target: Operations, file: Path, *, yes: bool) -> None:

@@ -13,6 +13,7 @@ so that the one compare-and-set that records it also fences a driver that still 
     settle            a pushed block was never answered                 it arrived, or it did not
     drop_letters      dead letters that nobody needs                    their records count as filtered
     seek              the position is to be another one                 records are delivered again, or skipped
+    roll_back         the same, where rows go with their commit         the table returns to an earlier commit of its own
     stay              a table was rolled back, and shall stay so        what the rollback removed is skipped
     forget_table      a table of a fan-out is another one, or none      the new one takes its place
 """
@@ -20,6 +21,7 @@ so that the one compare-and-set that records it also fences a driver that still 
 from landonce.protocol.operate.decision import Decision, Restated, accept_change, drop_letters, fill, settle
 from landonce.protocol.operate.gap import accept_gap
 from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
+from landonce.protocol.operate.roll_back import Commit, Return, refuse_undone, roll_back
 from landonce.protocol.operate.seek import (
     Ability,
     Seeking,
@@ -45,8 +47,10 @@ from landonce.protocol.operate.tables import (
 
 __all__ = [
     "Ability",
+    "Commit",
     "Decision",
     "Restated",
+    "Return",
     "Seeking",
     "accept_change",
     "accept_gap",
@@ -66,7 +70,9 @@ __all__ = [
     "landed_too",
     "nothing_uncertain",
     "rebase",
+    "refuse_undone",
     "resume",
+    "roll_back",
     "seek",
     "settle",
     "skipped_ranges",

@@ -6,6 +6,7 @@
                         stay, and are compared     move: a start recognises what is there, and writes what is missing
                         stay, nobody compares      refused: they would be there twice
                         are changed by keys        refused: the table holds later versions than the position says
+                        go with their commit       `roll_back`: the table returns to an earlier one
                         are none: all was skipped  move: the skip is taken back
     at the old one      are removed first          what lies at and above the position goes; the position stays
     ahead of the old    stay                       move: what is skipped is never delivered, and the journal says so; what an earlier
@@ -83,7 +84,7 @@ def seek(
     if state.pending is not None:
         raise _pending(state.pending)
     same_source(state, view)
-    _within(state, view, to)
+    within(state, view, to)
     again, (skipped, regained, filtered) = _again(state, to), _passed(state, to, kept)
     there = tuple(piece for each in again for piece in without(each, before))
     if there and able.keyed and (remove or not able.versioned):
@@ -234,8 +235,13 @@ def _said(word: str, ranges: Iterable[Range]) -> tuple[str, ...]:
     return tuple(f"{word}: {each}." for each in ranges)
 
 
+def said_again(ranges: Iterable[Range]) -> tuple[str, ...]:
+    """So that the journal tells it."""
+    return _said(_AGAIN, ranges)
+
+
 def _does(again: Iterable[Range], skipped: Iterable[Range], regained: Iterable[Range]) -> tuple[str, ...]:
-    return (*_said(_AGAIN, again), *_said(_SKIPPED, skipped), *_said(_REGAINED, regained))
+    return (*said_again(again), *_said(_SKIPPED, skipped), *_said(_REGAINED, regained))
 
 
 def _passed(
@@ -270,7 +276,8 @@ def _moved(state: LedgerState, to: Offsets) -> tuple[tuple[Partition, Position],
     )
 
 
-def _within(state: LedgerState, view: SourceView, to: Offsets) -> None:
+def within(state: LedgerState, view: SourceView, to: Offsets) -> None:
+    """Raises where the pipeline has no such partition, or Kafka no such offset."""
     extents, known = dict(view.extents), state.committed()
     for partition, at in sorted(to.items()):
         extent = extents.get(partition)

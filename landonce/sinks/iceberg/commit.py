@@ -53,7 +53,7 @@ from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 from pyspark.sql import SparkSession
 
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, Fenced, TableUnfit, TargetUnavailable
+from landonce.errors import ConfigError, Fenced, SeekRefused, TableUnfit, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark, TableView, Verdict, verdict
@@ -208,12 +208,20 @@ class TableBranch:
         raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be created: {redact(why)}")
 
     def appending(
-        self, table: Table, files: Sequence[DataFile], summary: Mapping[str, str], properties: Mapping[str, str]
+        self,
+        table: Table,
+        files: Sequence[DataFile],
+        summary: Mapping[str, str],
+        properties: Mapping[str, str],
+        base: int | None = None,
     ) -> Attempt:
-        """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot."""
+        """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot. `base`: an earlier
+        snapshot that it follows, instead of the head; refused if that expired meanwhile."""
         if not by_pyiceberg(table):
             raise _too_new(table, self.identifier)
-        updates, snapshot, discard = self._snapshot(table, self.branch, files, summary)
+        updates, snapshot, discard = self._snapshot(table, self.branch, files, summary, base=base)
+        if base is not None:
+            updates = (_points(table, self.branch, base), *updates)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, snapshot)}
         return Attempt(
             (*updates, _points(table, self.branch, snapshot), SetPropertiesUpdate(updates=copied)),
@@ -239,12 +247,14 @@ class TableBranch:
         files: Sequence[DataFile],
         summary: Mapping[str, str],
         dropped: Collection[str] = (),
+        base: int | None = None,
     ) -> tuple[tuple[TableUpdate, ...], int, Callable[[], None]]:
         """The updates that add a snapshot without moving the branch to it, its id, and what removes its metadata files."""
         producer = _Append(_operation(files), _Unchanged(table), table.io, branch, None, dict(summary))
         for each in files:
             producer.append_data_file(each)
         producer.dropped = frozenset(dropped)
+        producer.follow(base)
         with catalog_errors(self.spec):
             updates, _ = producer._commit()
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
@@ -257,15 +267,17 @@ class TableBranch:
         summary: Mapping[str, str],
         properties: Mapping[str, str],
         how: spark.Append | spark.Merge | None = None,
+        base: int | None = None,
     ) -> Attempt:
-        """The same, with a snapshot that Spark stages on the branch's present head. It is published on that head, and on no other."""
+        """The same, with a snapshot that Spark stages on the branch's present head, or on an earlier one (`base`). It is published on that
+        head, and on no other."""
         assert self.session is not None
         session, spec, name, head = self.session(), self.spec, self.identifier, self.head(table)
         owner = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"]))
         stage, paths = owner.new_name(), [each.path for each in files]
         schema = table.metadata.current_schema_id
         how, io = how or spark.Append(), table.io.properties
-        staged = spark.stage(session, spec, name, stage, head, paths, how, summary, schema, io)
+        staged = spark.stage(session, spec, name, stage, base or head, paths, how, summary, schema, io)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         return Attempt(
             (
@@ -349,6 +361,10 @@ class _Append(_MergeAppendFiles):
         self._merge_enabled = str(merging).lower() == "true"
         self.dropped: frozenset[str] = frozenset()
         """The paths of delete files that the snapshot leaves out."""
+
+    def follow(self, base: int | None) -> None:
+        """The snapshot comes after this one, and not after the head."""
+        self._parent_snapshot_id = base if base is not None else self._parent_snapshot_id
 
     def _existing_manifests(self) -> list[ManifestFile]:
         found = super()._existing_manifests()
@@ -559,6 +575,24 @@ def empty(place: TableBranch) -> Build:
         if by_pyiceberg(table) or place.session is None:
             return place.appending(table, (), summary, properties)
         return place.staging(table, (), summary, properties)
+
+    return build
+
+
+def returning(place: TableBranch, head: int, base: int) -> Build:
+    """Makes an empty snapshot that follows an earlier one, and that current: the table has the rows of the earlier one again. Only while the
+    branch is where it was looked at: what somebody committed since would go, too."""
+
+    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
+        if place.head(table) != head or table.metadata.snapshot_by_id(base) is None:
+            raise SeekRefused(
+                f"the table {place.identifier} changed during this command: another writer committed to it, or snapshots expired.",
+                safe="Nothing was changed.",
+                command="run the same command again",
+            )
+        if by_pyiceberg(table) or place.session is None:
+            return place.appending(table, (), summary, properties, base)
+        return place.staging(table, (), summary, properties, base=base)
 
     return build
 

@@ -36,11 +36,12 @@ from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from landonce.errors import TableUnfit
 from landonce.protocol.ledger import LedgerState, Position, Totals
 from landonce.protocol.marks import Mark
+from landonce.protocol.operate import Commit
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.held_files import PinnedTable
@@ -121,6 +122,20 @@ def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
     whole = oldest is None or is_first(oldest)
     vouched = copy is not None and oldest is not None and oldest.parent_snapshot_id == copy.snapshot
     return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
+
+
+def history(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Commit, ...]:
+    """The branch's commits, newest first. A compaction replaces files, and changes no rows."""
+    return tuple(_commit(each, pipeline) for each in ancestry(metadata, branch))
+
+
+def _commit(snapshot: Snapshot, pipeline: str) -> Commit:
+    summary, number = summary_of(snapshot), snapshot.snapshot_id
+    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    operation = snapshot.summary.operation if snapshot.summary is not None else None
+    mark = _read(summary, number) if summary.get(_PREFIX + "pipeline") == pipeline else None
+    named = operation.value if operation is not None else "unknown"
+    return Commit(number, at, named, mark, same_rows=operation is Operation.REPLACE)
 
 
 def is_first(snapshot: Snapshot) -> bool:

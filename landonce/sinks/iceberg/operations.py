@@ -11,16 +11,16 @@ from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView, status_of
-from landonce.protocol.operate import Ability, Decision
+from landonce.protocol.operate import Ability, Commit, Decision, Return
 from landonce.protocol.operate.take_over import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, empty, restate
+from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, empty, restate, returning
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.files import WrittenFile
 from landonce.sinks.iceberg.maintain.run import maintain
-from landonce.sinks.iceberg.marks import last_rows
+from landonce.sinks.iceberg.marks import history, last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside
 from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectWriter
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, QueryWriter
@@ -132,11 +132,35 @@ class IcebergOperations(Operations):
             yield place
 
     def able(self) -> Ability:
+        """One table that is its own ledger returns to an earlier snapshot, whatever its rows were changed by."""
+        if self._own is not None:
+            return Ability()
         return Ability(
-            no_removal="rows of an Iceberg table go together with their snapshot.",
-            instead="roll the table back to an earlier snapshot; `landonce run {file}` delivers what the rollback removed again",
+            no_removal="rows of Iceberg tables go together with their snapshots, and a fan-out has several tables.",
+            instead="roll the tables back to earlier snapshots; `landonce run {file}` delivers what the rollback removed again",
             keyed=self._keyed,
         )
+
+    def history(self) -> Sequence[Commit] | None:
+        if self._own is None:
+            return None
+        metadata = self.sink.place(self.sink.static[0]).load().metadata
+        return history(metadata, self.sink.pipeline, self.sink.config.branch)
+
+    def return_to(self, state: LedgerState, back: Return, decision: Decision) -> None:
+        with self.committing() as place:
+            assert self._own is not None
+            mine, mark = place(self.sink.static[0]), back.mark
+            self._own.table = IcebergTable(mine, lambda _: returning(mine, back.head, back.base))
+            self._own.commit(
+                state,
+                decision.new,
+                started=mark.started,
+                letters=mark.letters,
+                letters_in=mark.letters_in,
+                tops=mark.tops,
+                note=decision.note(),
+            )
 
     def stay(self, owner: str) -> Choice:
         """Looks with a ledger of its own: the file may say that no rollback is followed. The same one makes the change, so that nothing
