@@ -27,7 +27,7 @@ from landonce.engine.letter_topic import LetterTopic
 from landonce.engine.observe import InferenceObserver, Observer, Silent
 from landonce.engine.perform import Inserting, Performer, Pushing, Transacting, Workers
 from landonce.engine.publish import Letters
-from landonce.engine.replay import LedgerTopics, Replay, ReplayAgain
+from landonce.engine.replay import LedgerTopics, Replay, ReplayAgain, refuse_other_rows
 from landonce.engine.spark.session import active_session, is_remote, open_session
 from landonce.engine.waiting import Waiting
 from landonce.engine.workers import SparkWorkers
@@ -290,6 +290,8 @@ def land_letters(parts: Parts, replay: Replay, observer: Observer) -> Driver:
     ):
         if isinstance(replay, ReplayAgain):
             replay.present = partial(_present, parts)
+        if opened.recipe.identities is not None:
+            refuse_other_rows(replay, opened.recipe.identities)
         topics = LedgerTopics(parts.ledger)
         driver = driver_for(parts, opened, session, observer, once=True, topics=topics, replay=replay)
         driver.start_late, driver.mirror = True, None

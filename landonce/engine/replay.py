@@ -33,7 +33,7 @@ import pyarrow as pa
 from landonce.engine import dead_letters
 from landonce.engine.dead_letters import Place, as_bytes, letters_in, place_of, value_fields, write_letters
 from landonce.engine.letter_choice import Filters
-from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LedgerUnavailable
+from landonce.errors import DeadLettersMissing, DeadLettersUnwritable, LedgerUnavailable, ReplayRefused
 from landonce.failpoints import reach
 from landonce.protocol.ledger import Ledger, LedgerState, Note
 from landonce.protocol.letters import (
@@ -47,6 +47,7 @@ from landonce.protocol.letters import (
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView
 from landonce.read.block import ReadBlock
+from landonce.read.identity import Identities, Identity
 from landonce.read.kafka.records import BlockId, Records, RecordSource
 
 Entry = dict[str, Any]
@@ -191,7 +192,7 @@ class Replay:
             if partition is None:
                 self.elsewhere.add(place_of(entry))
                 continue
-            made = self._as_it_lands(entry) | {_SOURCE: partition.topic}
+            made = self.as_it_lands(entry) | {_SOURCE: partition.topic}
             chosen[partition, entry["offset"]], last = made, (name, place_of(entry))
             size += len(made.get("value") or made.get("value_base64") or "")
             if len(chosen) >= _LETTERS or size >= _BYTES:
@@ -249,7 +250,7 @@ class Replay:
                 if not tried and self.takes(entry):
                     yield path.name, entry
 
-    def _as_it_lands(self, entry: Entry) -> Entry:
+    def as_it_lands(self, entry: Entry) -> Entry:
         if self.fixed is None or self.fixed[place_of(entry)] == as_bytes(entry, "value"):
             return {**entry, _CHANGED: False}
         return {
@@ -304,8 +305,29 @@ class ReplayAgain(Replay):
         labels = ((Partition(entry["topic"], entry["partition"]), entry["offset"]) for entry in letters)
         refuse_counted(held, sum(partition_of(held, *each) is not None for each in labels), len(entries))
 
-    def _as_it_lands(self, entry: Entry) -> Entry:
+    def as_it_lands(self, entry: Entry) -> Entry:
         return entry
+
+
+def refuse_other_rows(replay: Replay, identities: Identities) -> None:
+    """Raises if a value that a person gave would change another row than the record. Versions only order the changes that the topic has of
+    a row: with those of a row of another partition, an old change could win over a newer one."""
+    given = replay.candidates() if replay.fixed is not None else iter(())
+    while some := list(islice(given, _TOGETHER)):
+        before = identities.of([LetterRecord(each) for each in some])
+        after = identities.of([LetterRecord(replay.as_it_lands(each)) for each in some])
+        for entry, one, other in zip(some, before, after, strict=True):
+            if one is not None and other is not None and one != other:
+                raise ReplayRefused(
+                    f"the value that is given for {':'.join(map(str, place_of(entry)))} changes another row than the record: {_keyed(other)}, and "
+                    f"not {_keyed(one)}. There it could win over a newer change.",
+                    safe="Nothing was written.",
+                    command="keep the fields of the key as they were; or produce the value to the topic again",
+                )
+
+
+def _keyed(identity: Identity) -> str:
+    return ", ".join(map(str, identity))
 
 
 @dataclass(frozen=True)

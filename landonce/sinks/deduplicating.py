@@ -26,6 +26,7 @@ from landonce.protocol.target import TargetView
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.decoding import decode_by, decoder_of
 from landonce.read.evolution import Evolution, merge, observed
+from landonce.read.identity import Identities
 from landonce.read.rows import fit_to
 from landonce.read.sample import of_sample
 from landonce.read.schema.fields import ANY_RECORD, MOST_DIGITS, Field, Schema
@@ -66,6 +67,12 @@ class InsertRecipe(OneTable[InsertTask]):
     def _decisive(self) -> tuple[object, ...]:
         keyed = (self.sink.key, repr(self.sink.changes)) if self.sink.changes_rows else ()
         return *super()._decisive(), *keyed
+
+    @property
+    def identities(self) -> Identities | None:
+        if self.sink.changes is None:
+            return None
+        return Identities(self.source, self.decoding, self.sink.key, self.sink.changes)
 
     def worker(self, task: InsertTask) -> InsertWorker:
         return InsertWorker(self, task)

@@ -26,6 +26,7 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.decoding import Decoding
 from landonce.read.evolution import Evolution
+from landonce.read.identity import Identities
 from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
@@ -84,6 +85,11 @@ class Recipe(ABC, Generic[T_contra]):
         @property
         def target(self) -> Schema:
             """What rows may hold: the columns of the table, or what expressions may make."""
+
+    @property
+    def identities(self) -> Identities | None:
+        """Which rows records change. None where they are only added, or where nobody asks."""
+        return None
 
     @property
     def marks(self) -> bool:

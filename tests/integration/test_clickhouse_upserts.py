@@ -248,6 +248,11 @@ def test_a_letter_that_lands_late_never_wins_over_a_newer_change(mirror: Mirror,
     if merged:
         mirror.merge()
     assert CliRunner().invoke(app, verify).exit_code == 0
+    other = CliRunner().invoke(
+        app, replayed(mirror, fixed | {3: json.dumps({"op": "u", "id": 20, "city": "Rome", "n": 3})})
+    )
+    assert isinstance(other.exception, errors.ReplayRefused), other.output
+    assert "changes another row than the record: 20, and not 2." in str(other.exception)
     with pytest.MonkeyPatch.context() as patch:
         crash_at("send.after", patch)
         assert CliRunner().invoke(app, replayed(mirror, fixed)).exit_code != 0
