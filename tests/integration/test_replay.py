@@ -367,6 +367,34 @@ def test_an_old_change_never_overwrites_a_newer_one(make: Callable[[str], Replay
     assert len((site.folder / "again.jsonl").read_text().splitlines()) == 2
 
 
+_KEYED = {"iceberg": {"table": "db.t", "identity": "id", "changes": {"mode": "debezium"}}}
+_COLLAPSING = {
+    "clickhouse": {
+        "url": "http://127.0.0.1:1",
+        "table": "t",
+        "mode": "upsert",
+        "key": "id",
+        "changes": {"mode": "debezium"},
+        "engine": "CollapsingMergeTree(_sign)",
+    }
+}
+
+
+@pytest.mark.parametrize("sink", [_KEYED, _COLLAPSING], ids=["iceberg-changes", "collapsing"])
+def test_changes_without_versions_are_refused_before_the_target_is_asked(
+    make: Callable[[str], Replayed], sink: dict[str, object]
+) -> None:
+    site = make("sqlite")
+    site.more = {"sink": sink, "ledger": {"sqlite": "other.ledger"}} if sink is _COLLAPSING else {"sink": sink}
+    site.write_file()
+    for words in (("--with", fixed(site, _3=event(3).decode())), (), ("--again",)):
+        said = site.landonce("dead replay", *words, "--yes")
+        assert (said.code, "ReplayRefused" in said.err) == (3, True), said.out + said.err
+        assert "could overwrite a newer change of its row" in " ".join(said.err.split())
+        assert "produce the values to the topic again" in " ".join(said.err.split())
+    assert site.letters() == [3, 5]
+
+
 def test_a_running_driver_is_fenced(make: Callable[[str], Replayed]) -> None:
     """The driver that ran before cannot record anything any more."""
     site = make("clickhouse")
