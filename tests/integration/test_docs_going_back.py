@@ -13,4 +13,4 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def test_the_page_is_true(kafka: LocalKafka, tmp_path: Path) -> None:
-    assert run_page("going-back.md", kafka, ("going-back",), tmp_path, spark=False) == 38
+    assert run_page("going-back.md", kafka, ("going-back",), tmp_path, spark=False, LAST_COPY="1") == 46

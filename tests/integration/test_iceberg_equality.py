@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    return lambda lake, command, *options: landonce(capsys, monkeypatch, command, lake.file, *options)
+    return lambda lake, command, *options: landonce(capsys, monkeypatch, *command.split(), lake.file, *options)
 
 
 def _fields(operation: str, row: Row) -> dict[str, Any]:
@@ -104,6 +105,11 @@ class Changing(SmallLake):
             for entry in manifest.fetch_manifest_entry(table.io)
             if entry.data_file.content == content
         ]
+
+    def position(self) -> list[str]:
+        """Where it is now, for `state seek`."""
+        (partitions,) = json.loads(self.table("db.t").current_snapshot().summary["landonce.position"]).values()
+        return [word for at, (_, end) in partitions.items() for word in ("--to-offset", f"{self.topic}:{at}:{end}")]
 
     @property
     def deletes(self) -> list[DataFile]:
@@ -316,11 +322,13 @@ def test_what_readers_pay_is_said(lake: Changing, call: Callable[..., Said]) -> 
 def test_maintenance_applies_the_deletes(
     lake: Changing, session: SparkSession, call: Callable[..., Said], by: list[str]
 ) -> None:
-    """Afterwards PyIceberg reads the table, too."""
+    """Afterwards PyIceberg reads the table, too. Going back to before it, the deletes are there again."""
     lake.write(partition_by=by)
+    first: list[tuple[dict[int, Row], list[str]]] = []
     for _ in range(2):
         lake.change(150)
         lake.run()
+        first.append((dict(lake.wanted), lake.position()))
     for count in (20, 0):
         said = call(lake, "maintain")
         assert said.code == 0, said
@@ -331,6 +339,15 @@ def test_maintenance_applies_the_deletes(
         lake.change(count)
         lake.run()
         assert lake.held(session) == lake.wanted
+    for wanted, there in reversed(first) if not by else ():
+        said = call(lake, "state seek", *there, "--remove-rows", "--yes")
+        assert said.code == 0, said
+        assert lake.held(session) == wanted
+        exact(call(lake, "verify", "--values"))
+    if not by:
+        lake.run()
+        assert lake.held(session) == lake.wanted
+        exact(call(lake, "verify", "--values"))
 
 
 def test_a_compaction_beside_a_batch_brings_no_row_back(lake: Changing, session: SparkSession) -> None:

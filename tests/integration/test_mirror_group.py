@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,23 @@ def test_with_dedup_it_shows_what_has_landed(site: Site) -> None:
     site.write_file(dedup={"key": ["id"], "ttl": "1d"}, kafka={"schema": "id BIGINT, name STRING"})
     run_pipeline(parse(site.file.read_text(), site.file), once=True)
     assert offsets(site) == {0: 8, 1: 0}
+
+
+@pytest.mark.parametrize("kind", ["sql", "iceberg"])
+def test_with_other_sinks_it_follows_each_batch(
+    kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, kind: str
+) -> None:
+    """Also where the position is in the target itself."""
+    site = Site(kafka, None, tmp_path, "t", [new_topic(2)])  # type: ignore[arg-type]
+    sinks = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t"}, "iceberg": {"table": "db.t"}}
+    document = site.document(pipeline=site.topics[0], kafka={"schema": "id BIGINT"})
+    del document["ledger"]
+    site.file.write_text(json.dumps(document | {"sink": {kind: sinks[kind] | {"create": True}}}))
+    for first, position in ((0, {0: 4, 1: 1}), (4, {0: 8, 1: 2})):
+        send(kafka, site.topics[0], numbered(4, first))
+        send(kafka, site.topics[0], numbered(1, first), partition=1)
+        run_pipeline(parse(site.file.read_text(), site.file), once=True)
+        assert offsets(site, site.topics[0]) == position
 
 
 def test_nobody_waits_for_a_kafka_that_does_not_answer() -> None:

@@ -588,7 +588,9 @@ def test_a_fan_out_goes_forwards_and_a_table_of_it_is_rolled_back(lake: Operated
         for each in ("db.a", "db.b"):
             assert lake.ids(each) == [*range(8), 10, 11]
         verified(lake)
-    assert "roll the table back" in command(lake, "state", "seek", "--to", "earliest", "--remove-rows", "--yes", code=1)
+    assert "roll the tables back" in command(
+        lake, "state", "seek", "--to", "earliest", "--remove-rows", "--yes", code=1
+    )
     assert "a table of a fan-out that was rolled back gets what it lacks" in command(
         lake, "state", "seek", "--stay", "--yes", code=1
     )
@@ -724,6 +726,18 @@ def test_a_driver_of_an_iceberg_table_that_runs_is_fenced(lake: Operated, way: s
     assert lake.ids() == [*there]
     lake.run()
     assert lake.ids() == [*there, *{"forwards": [11], "stay": [10, 11], "back": range(5, 12)}[way]]
+    verified(lake)
+
+
+@pytest.mark.long
+def test_a_table_that_only_spark_commits_to_goes_back(lake: Operated) -> None:
+    lake.write_sink(schema="id BIGINT", properties={"format-version": "3"})
+    in_batches(lake)
+    command(lake, "state", "seek", "--to-offset", f"{lake.topic}:0:7", "--remove-rows", "--yes")
+    assert lake.held().metadata.format_version == 3
+    assert lake.ids() == [1, 2, 3, 4]
+    lake.run()
+    assert held(lake) == ONCE
     verified(lake)
 
 

@@ -124,7 +124,8 @@ def seek(
     """Move the position: back, to deliver records again, or forwards, to skip some.
 
     Going back with `--remove-rows`, each record lands once, as the pipeline file makes it now. With `--keep-rows`, the next start
-    compares what the target holds, and writes what is missing (ClickHouse). Where neither is exact, the command refuses.
+    compares what the target holds, and writes what is missing (ClickHouse). An Iceberg table returns to an earlier snapshot. Where
+    nothing is exact, the command refuses.
 
     Going forwards skips records: the command says how many, and the journal records which.
 
