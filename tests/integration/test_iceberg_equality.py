@@ -324,11 +324,11 @@ def test_maintenance_applies_the_deletes(
 ) -> None:
     """Afterwards PyIceberg reads the table, too. Going back to before it, the deletes are there again."""
     lake.write(partition_by=by)
-    first: list[tuple[dict[int, Row], list[str]]] = []
-    for _ in range(2):
-        lake.change(150)
-        lake.run()
-        first.append((dict(lake.wanted), lake.position()))
+    lake.change(150)
+    lake.run()
+    first, there = dict(lake.wanted), lake.position()
+    lake.change(150)
+    lake.run()
     for count in (20, 0):
         said = call(lake, "maintain")
         assert said.code == 0, said
@@ -339,12 +339,11 @@ def test_maintenance_applies_the_deletes(
         lake.change(count)
         lake.run()
         assert lake.held(session) == lake.wanted
-    for wanted, there in reversed(first) if not by else ():
+    if not by:
         said = call(lake, "state seek", *there, "--remove-rows", "--yes")
         assert said.code == 0, said
-        assert lake.held(session) == wanted
-        exact(call(lake, "verify", "--values"))
-    if not by:
+        assert lake.held(session) == first
+        exact(call(lake, "verify"))
         lake.run()
         assert lake.held(session) == lake.wanted
         exact(call(lake, "verify", "--values"))

@@ -148,9 +148,9 @@ def test_with_other_sinks_it_follows_each_batch(
     """Also where the position is in the target itself."""
     site = Site(kafka, None, tmp_path, "t", [new_topic(2)])  # type: ignore[arg-type]
     sinks = {"sql": {"url": f"sqlite:///{tmp_path}/t.db", "table": "t"}, "iceberg": {"table": "db.t"}}
-    document = site.document(pipeline=site.topics[0], kafka={"schema": "id BIGINT"})
-    del document["ledger"]
-    site.file.write_text(json.dumps(document | {"sink": {kind: sinks[kind] | {"create": True}}}))
+    source = {"bootstrap_servers": kafka.bootstrap_servers, "topics": list(site.topics), "schema": "id BIGINT"}
+    document = {"pipeline": site.topics[0], "source": {"kafka": source}, "sink": {kind: sinks[kind] | {"create": True}}}
+    site.file.write_text(json.dumps(document))
     for first, position in ((0, {0: 4, 1: 1}), (4, {0: 8, 1: 2})):
         send(kafka, site.topics[0], numbered(4, first))
         send(kafka, site.topics[0], numbered(1, first), partition=1)

@@ -775,6 +775,10 @@ def test_an_iceberg_table_keeps_the_rows_of_other_writers(lake: Operated, monkey
     lake.run()
     assert lake.ids() == [*range(12), 100, 101]
     assert lake.noted() == ["seek"]
+    with monkeypatch.context() as patched:
+        patched.setattr("landonce.sinks.iceberg.commit.reach", lambda _: lake.forget_history())
+        assert "snapshots expired" in go(11, code=1), "between the check and the request, too"
+    assert lake.ids() == [*range(12), 100, 101]
 
 
 @pytest.mark.parametrize("how", ["replay", "drop"])
