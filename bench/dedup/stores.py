@@ -12,7 +12,7 @@ import numpy.typing as npt
 import psycopg
 
 from landonce.dedup.chunks import opened
-from landonce.dedup.comparing import AcceptRecipe, Joining, Place, Share
+from landonce.dedup.comparing import AcceptRecipe, Joining, LabelledPartition, Share
 from landonce.dedup.runs import Halves, slices_of_shards
 from landonce.dedup.store import Acceptance
 from landonce.local.postgres import LocalPostgres
@@ -47,7 +47,7 @@ def _share(hi: Halves, lo: Halves, offsets: npt.NDArray[np.int64]) -> Share:
     return Share(
         block=0,
         attempt="",
-        places=(Place("filled", 0),),
+        places=(LabelledPartition("filled", 0),),
         hi=hi,
         lo=lo,
         timestamps=offsets,

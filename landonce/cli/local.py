@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from landonce.local import StackInfo
 
 
-class Sink(str, Enum):
+class SinkName(str, Enum):
     """Where the demo lands its records."""
 
     CLICKHOUSE = "clickhouse"
@@ -28,7 +28,7 @@ class Sink(str, Enum):
 
 
 def demo(
-    sink: Annotated[Sink, typer.Option(help="Where to land the records.")] = Sink.CLICKHOUSE,
+    sink: Annotated[SinkName, typer.Option(help="Where to land the records.")] = SinkName.CLICKHOUSE,
     dedup: Annotated[
         bool, typer.Option("--dedup", help="Land each event once, from a producer that sends some of them again.")
     ] = False,
@@ -54,7 +54,7 @@ def demo(
     Example: `landonce demo --dedup`
     """
     require("local", "landonce demo")
-    if sink in (Sink.ICEBERG, Sink.POSTGRES):
+    if sink in (SinkName.ICEBERG, SinkName.POSTGRES):
         require(sink.value, f"landonce demo --sink {sink.value}")
     from landonce.demo.scenario import DedupDemo, Demo
     from landonce.demo.stage import STAGES

@@ -16,7 +16,7 @@ from landonce.config.model import byte_size, seconds
 from landonce.config.secrets import redact
 
 if TYPE_CHECKING:
-    from landonce.sinks.operations import Report
+    from landonce.sinks.operations import UpkeepReport
 
 _DAYS = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*d\s*$")
 
@@ -129,7 +129,7 @@ class _Shown:
     def step(self, table: str, what: str) -> None:
         self._bar.update(self._task, description=f"{table}: {what}")
 
-    def done(self, report: Report, number: int, of: int) -> None:
+    def done(self, report: UpkeepReport, number: int, of: int) -> None:
         self._bar.update(self._task, completed=number, total=of)
         if self._quiet:
             return

@@ -289,7 +289,7 @@ class KeeperMap(Part):
     table: str = Field(default="landonce_ledger", min_length=1)
 
 
-class Ledger(Part):
+class LedgerSection(Part):
     """Where the position is kept: one of these. `memory`: nowhere, so that it is lost when the process ends."""
 
     sqlite: Path | None = None
@@ -299,7 +299,7 @@ class Ledger(Part):
     memory: Literal[True] | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Ledger:
+    def _one(self) -> LedgerSection:
         named = (self.sqlite, self.postgres, self.keeper_map, self.plugin, self.memory)
         if sum(each is not None for each in named) != 1:
             raise ValueError("name one ledger: sqlite, postgres, keeper_map, plugin or memory")

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.clock import now
 from landonce.consumer.offsets import Holding, OffsetHandler, Step, Stored, came_back, in_doubt, origin_of, unsettled
-from landonce.consumer.options import Settings, Start
+from landonce.consumer.options import ConsumerSettings, Start
 from landonce.errors import (
     Halt,
     PositionBeyondEnd,
@@ -47,7 +47,7 @@ _REFUSALS = (
 
 
 @dataclass(frozen=True)
-class Extent:
+class BrokerExtent:
     """One partition, as the brokers know it."""
 
     topic_id: str
@@ -55,7 +55,7 @@ class Extent:
     end: int
 
 
-def start_of(partition: Partition, stored: Stored, extent: Extent, committed: int | None, start: Start) -> int:
+def start_of(partition: Partition, stored: Stored, extent: BrokerExtent, committed: int | None, start: Start) -> int:
     """The offset to read from, or a named error that says why there is none."""
     offset = stored.offset if stored.offset is not None else committed
     if offset is None:
@@ -114,20 +114,20 @@ def named(error: KafkaError, topic: str = "") -> SourceUnavailable | Halt:
     return SourceUnavailable(f"Kafka: {error.str()}.")
 
 
-class Topics:
+class BrokerTopics:
     """Asks the brokers through an admin client, apart from the consumer and its group."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = {"log_level": 2, **config}
         self._admin = AdminClient(self._config)
 
-    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, BrokerExtent]:
         topics = {each.topic for each in partitions}
         ids = self.ids(topics)
         if missing := sorted(topics - ids.keys()):
             raise _missing(missing[0])
         firsts, ends = self._offsets(partitions, OffsetSpec.earliest()), self._offsets(partitions, OffsetSpec.latest())
-        return {each: Extent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
+        return {each: BrokerExtent(ids[each.topic], firsts[each], ends[each]) for each in partitions}
 
     def ids(self, names: Collection[str], patience: float = _ANSWER_SECONDS) -> dict[str, str]:
         """Of those of the topics that exist."""
@@ -173,7 +173,9 @@ _NO_MORE = "Nothing more of it is read. What was read within the last second may
 class Claims:
     """Keeps the state of each partition. Only the consumer's thread may use it."""
 
-    def __init__(self, consumer: Consumer, handler: OffsetHandler, topics: Topics, chosen: Settings) -> None:
+    def __init__(
+        self, consumer: Consumer, handler: OffsetHandler, topics: BrokerTopics, chosen: ConsumerSettings
+    ) -> None:
         self._consumer = consumer
         self._handler = handler
         self._topics = topics

@@ -37,7 +37,7 @@ _NOTHING = "Nothing was subscribed."
 
 
 @dataclass(frozen=True)
-class Settings:
+class ConsumerSettings:
     """What the store needs to know of a consumer; the consumer does not expose it."""
 
     group: str
@@ -58,7 +58,7 @@ def settings(
     offset_not_found: str = "use_kafka",
     commit_to_kafka: str = "async",
     timeout_check: bool = True,
-) -> Settings:
+) -> ConsumerSettings:
     """Reads them, or raises what is wrong."""
     if not config.get("group.id"):
         raise _wrong("the consumer's configuration has no `group.id`.", "set `group.id`")
@@ -68,7 +68,7 @@ def settings(
     incremental = str(config.get("group.protocol", "classic")).lower() == "consumer" or "cooperative" in str(
         config.get("partition.assignment.strategy", "")
     )
-    return Settings(
+    return ConsumerSettings(
         group=str(config["group.id"]),
         poll_ms=int(config.get("max.poll.interval.ms", _DEFAULT_POLL_MS)),
         session_ms=int(config.get("session.timeout.ms", _DEFAULT_SESSION_MS)),

@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from landonce.clock import now
-from landonce.consumer.claims import Claims, Topics, named
+from landonce.consumer.claims import BrokerTopics, Claims, named
 from landonce.consumer.offsets import (
     Holding,
     OffsetHandler,
@@ -37,7 +37,7 @@ from landonce.consumer.offsets import (
     unsettled,
 )
 from landonce.consumer.options import (
-    Settings,
+    ConsumerSettings,
     check_foreign,
     check_metadata,
     check_topics,
@@ -56,12 +56,14 @@ _PASSING = (KafkaError._MAX_POLL_EXCEEDED, KafkaError._ALL_BROKERS_DOWN, KafkaEr
 class OffsetStore:
     """Created by `connect` or `subscribe`. For use by one thread, as a consumer's loop is."""
 
-    def __init__(self, consumer: Consumer, handler: OffsetHandler, config: Mapping[str, Any], chosen: Settings) -> None:
+    def __init__(
+        self, consumer: Consumer, handler: OffsetHandler, config: Mapping[str, Any], chosen: ConsumerSettings
+    ) -> None:
         self._consumer = consumer
         self._handler = handler
         self._settings = chosen
         self._clock = PollClock(chosen.poll_ms, chosen.session_ms)
-        self._claims = Claims(consumer, handler, Topics(client_config(config)), chosen)
+        self._claims = Claims(consumer, handler, BrokerTopics(client_config(config)), chosen)
 
     @classmethod
     def connect(

@@ -72,7 +72,7 @@ _timestamp, _key = methodcaller("timestamp"), methodcaller("key")
 _offset, _milliseconds = methodcaller("offset"), itemgetter(1)
 
 
-class Place(NamedTuple):
+class LabelledPartition(NamedTuple):
     """A partition, by the name that the target knows its topic by."""
 
     label: str
@@ -85,7 +85,7 @@ class Share(NamedTuple):
     block: int
     attempt: str
     """Which run of the block's task it is from."""
-    places: tuple[Place, ...]
+    places: tuple[LabelledPartition, ...]
     hi: Ids
     lo: Ids
     timestamps: Integers
@@ -373,13 +373,13 @@ def _partitions(rows: pa.Table) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-def _places(rows: pa.Table) -> tuple[tuple[Place, ...], npt.NDArray[np.int32]]:
+def _places(rows: pa.Table) -> tuple[tuple[LabelledPartition, ...], npt.NDArray[np.int32]]:
     """The partitions of these rows, and which of them each row is of."""
-    places: list[Place] = []
+    places: list[LabelledPartition] = []
     place = np.empty(rows.num_rows, np.int32)
     for begin, end in _partitions(rows):
         place[begin:end] = len(places)
-        places.append(Place(rows.column("_topic")[begin].as_py(), rows.column("_partition")[begin].as_py()))
+        places.append(LabelledPartition(rows.column("_topic")[begin].as_py(), rows.column("_partition")[begin].as_py()))
     return tuple(places), place
 
 

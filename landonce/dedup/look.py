@@ -133,7 +133,7 @@ def key_fields(source: Schema, rule: KeyRule) -> Schema:
 # One event.
 
 
-class Found(NamedTuple):
+class FoundEvent(NamedTuple):
     """Where and when an event was accepted."""
 
     at: int
@@ -161,12 +161,12 @@ def look_again(look: Callable[[], Answer]) -> Answer:
     raise TargetUnavailable(f"{what} This happened {_LOOKS} times: stop the pipelines of the scope, or try again.")
 
 
-def find(kept: Kept, given: Sequence[str]) -> Found | None:
+def find(kept: Kept, given: Sequence[str]) -> FoundEvent | None:
     """The event with this key. None: it was not accepted in the window."""
     return look_again(lambda: _find(kept, given))
 
 
-def _find(kept: Kept, given: Sequence[str]) -> Found | None:
+def _find(kept: Kept, given: Sequence[str]) -> FoundEvent | None:
     scope, rule = kept.scope(), kept.rule
     if scope.rule != rule.fingerprint():
         raise ConfigError(
@@ -282,10 +282,10 @@ def partitions_of(store: Store) -> dict[int, tuple[str, Partition]]:
     return found
 
 
-def _located(kept: Kept, place: int, offset: int, at: int) -> Found:
+def _located(kept: Kept, place: int, offset: int, at: int) -> FoundEvent:
     store, known = kept.store, partitions_of(kept.store).get(place)
     if known is None:
-        return Found(at, None, offset)
+        return FoundEvent(at, None, offset)
     pipeline, partition = known
     here = Range(partition, offset, offset + 1)
     payload = None
@@ -295,7 +295,7 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> Found:
             payload = payload_of(records)
     block = next((each for each in store.blocks(pipeline) if each.holds(partition, offset)), None)
     end = kept.sent(pipeline).get(partition)
-    return Found(
+    return FoundEvent(
         at,
         partition,
         offset,
@@ -319,7 +319,7 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
-def words_of(found: Found | None, scope: Scope) -> list[str]:
+def words_of(found: FoundEvent | None, scope: Scope) -> list[str]:
     """The answer to `find`, as sentences."""
     if found is None:
         since = (
@@ -365,7 +365,7 @@ def _coordinates(partition: Partition | None, offset: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingEvents:
     """The accepted events of one partition whose payloads the store keeps."""
 
     pipeline: str
@@ -383,7 +383,7 @@ class Stats:
     name: str
     scope: Scope
     runs: tuple[Run, ...]
-    partitions: tuple[Waiting, ...]
+    partitions: tuple[WaitingEvents, ...]
     blocks: Mapping[str, tuple[int, int]]
     """By status: how many, and how many events they hold."""
     bytes: Mapping[str, int]
@@ -409,7 +409,7 @@ def stats(kept: Kept) -> Stats:
 def _stats(kept: Kept) -> Stats:
     store, scope = kept.store, kept.scope()
     runs = tuple(run for each in store.shards(range(scope.shards)).values() for run in each.runs)
-    partitions: list[Waiting] = []
+    partitions: list[WaitingEvents] = []
     blocks: dict[str, tuple[int, int]] = {}
     for pipeline in store.pipelines():
         partitions += _waiting(store, pipeline, store.chunks(pipeline), kept.sent(pipeline))
@@ -428,16 +428,18 @@ def _stats(kept: Kept) -> Stats:
     )
 
 
-def _waiting(store: Store, pipeline: str, chunks: Iterable[Chunk], sent: Mapping[Partition, int]) -> list[Waiting]:
-    found: dict[Partition, Waiting] = {}
+def _waiting(
+    store: Store, pipeline: str, chunks: Iterable[Chunk], sent: Mapping[Partition, int]
+) -> list[WaitingEvents]:
+    found: dict[Partition, WaitingEvents] = {}
     for chunk in chunks:
         partition = Partition(chunk.topic, chunk.partition)
         end = sent.get(partition, 0)
         left = 0 if chunk.last < end else chunk.accepted
         if chunk.first < end <= chunk.last:
             left = accepted_records(store, chunk, Range(partition, end, NO_END)).num_rows
-        before = found.get(partition, Waiting(pipeline, partition, 0, 0, 0))
-        found[partition] = Waiting(
+        before = found.get(partition, WaitingEvents(pipeline, partition, 0, 0, 0))
+        found[partition] = WaitingEvents(
             pipeline, partition, before.accepted + chunk.accepted, before.waiting + left, before.bytes + chunk.size
         )
     return [found[each] for each in sorted(found)]

@@ -12,7 +12,7 @@ from landonce.dedup.run import pushing_config
 from landonce.dedup.store import StorePlace
 from landonce.errors import NothingToDo
 from landonce.sinks.operations import UNCHANGED, Operations, Sessions
-from landonce.sinks.operations import Kept as KeptIn
+from landonce.sinks.operations import LedgerAddress as KeptIn
 from landonce.sinks.parts import Parts
 from landonce.sinks.snapshot import TableLedger
 

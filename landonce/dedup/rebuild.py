@@ -58,7 +58,7 @@ _EMPTY = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPartition:
     """One partition: what the target holds of it, and what is to be done."""
 
     partition: Partition
@@ -101,7 +101,7 @@ class Rebuilding:
     view: SourceView
     scope: Scope | None
     mark: Mark | None
-    found: tuple[Found, ...]
+    found: tuple[FoundPartition, ...]
     keys: Keys
     missing: Mapping[Partition, Offsets]
     """Events that are in neither place, by partition."""
@@ -242,7 +242,7 @@ def _one_table(kept: Kept, tables: HeldTables) -> Held:
     return held
 
 
-def _refuse_whole(mark: Mark | None, found: tuple[Found, ...]) -> None:
+def _refuse_whole(mark: Mark | None, found: tuple[FoundPartition, ...]) -> None:
     """A store that knows all that the target holds is not touched: it may hold events that the topics lack by now."""
     accepted = mark.state.committed() if mark is not None else {}
     if mark is not None and not behind(accepted, {each.partition: each.known for each in found}):
@@ -253,7 +253,7 @@ def _refuse_whole(mark: Mark | None, found: tuple[Found, ...]) -> None:
         )
 
 
-def _waiting(kept: Kept, each: Found) -> Iterator[pa.Table]:
+def _waiting(kept: Kept, each: FoundPartition) -> Iterator[pa.Table]:
     """Accepted records in the store that are settled nowhere, and that the topic lacks."""
     if each.kept_from >= each.start or kept.store.look() is None:
         return
@@ -262,7 +262,7 @@ def _waiting(kept: Kept, each: Found) -> Iterator[pa.Table]:
         yield accepted_records(kept.store, chunk, within)
 
 
-def _lost(kept: Kept, each: Found) -> int:
+def _lost(kept: Kept, each: FoundPartition) -> int:
     """Of the offsets that are settled nowhere, those that the topic, the target and the store lack."""
     stored = [records.column("offset").to_numpy() for records in _waiting(kept, each)]
     known = np.unique(np.concatenate([each.held, *stored]))
@@ -270,7 +270,7 @@ def _lost(kept: Kept, each: Found) -> int:
     return max(0, each.start - each.kept_from - int(end - first))
 
 
-def _refuse_lost(kept: Kept, state: LedgerState | None, found: tuple[Found, ...]) -> None:
+def _refuse_lost(kept: Kept, state: LedgerState | None, found: tuple[FoundPartition, ...]) -> None:
     """A target that keeps the position itself must have it; and a new ledger must begin where the topics do."""
     config, sink = kept.parts.config, kept.parts.sink
     holds = any(len(each.held) for each in found)
@@ -294,7 +294,9 @@ def _refuse_lost(kept: Kept, state: LedgerState | None, found: tuple[Found, ...]
         )
 
 
-def _found(kept: Kept, held: Held, state: LedgerState | None, mark: Mark | None, view: SourceView) -> Iterator[Found]:
+def _found(
+    kept: Kept, held: Held, state: LedgerState | None, mark: Mark | None, view: SourceView
+) -> Iterator[FoundPartition]:
     positions = dict(state.positions) if state is not None else {}
     accepted = dict(mark.state.positions) if mark is not None else {}
     pending = state.pending.ends() if state is not None and state.pending is not None else {}
@@ -308,7 +310,7 @@ def _found(kept: Kept, held: Held, state: LedgerState | None, mark: Mark | None,
         begin = own.first if own else old.first if old else extent.start
         if own is None and old is None and not last:
             begin = firsts.get(partition, begin)
-        yield Found(
+        yield FoundPartition(
             partition,
             label,
             there.offsets,
@@ -353,7 +355,7 @@ def _records(kept: Kept, partition: Partition, first: int, end: int) -> Iterator
         )
 
 
-def _read(kept: Kept, found: tuple[Found, ...], settled: Settled) -> tuple[Judged, list[Offsets]]:
+def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tuple[Judged, list[Offsets]]:
     """The ids of all records of the topics up to where accepting goes on; and what the target holds of records that the topics lack."""
     rule, source = kept.rule, kept.source
     ids, whole = (
@@ -413,7 +415,9 @@ def _joined(parts: list[Judged]) -> Judged:
     return Judged(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 
 
-def _without_key(kept: Kept, found: tuple[Found, ...], unseen: list[Offsets], runs: tuple[Run, ...]) -> list[Offsets]:
+def _without_key(
+    kept: Kept, found: tuple[FoundPartition, ...], unseen: list[Offsets], runs: tuple[Run, ...]
+) -> list[Offsets]:
     """Those of these offsets of whose records a restored store has no key."""
     known = Known.of(kept.store, list(runs))
     places = (place_of(each.label.topic, each.label.number) for each in found)
@@ -422,7 +426,7 @@ def _without_key(kept: Kept, found: tuple[Found, ...], unseen: list[Offsets], ru
 
 
 def _from_columns(
-    kept: Kept, held: Held, found: tuple[Found, ...], unseen: list[Offsets], judged: Judged
+    kept: Kept, held: Held, found: tuple[FoundPartition, ...], unseen: list[Offsets], judged: Judged
 ) -> tuple[list[Judged], int]:
     """The ids of rows whose records the topics lack, from the table's columns; and how many have none."""
     count = sum(map(len, unseen))
@@ -458,7 +462,7 @@ def _from_columns(
     return made, count
 
 
-def _column_ids(kept: Kept, held: Held, each: Found, place: int, wanted: Offsets, names: list[str]) -> Judged:
+def _column_ids(kept: Kept, held: Held, each: FoundPartition, place: int, wanted: Offsets, names: list[str]) -> Judged:
     types = {one.name: one.type for one in kept.source.fields}
     tables = []
     for piece in held.values().read(each.label, int(wanted[0]), int(wanted[-1]) + 1, names):
@@ -489,7 +493,7 @@ def _column_ids(kept: Kept, held: Held, each: Found, place: int, wanted: Offsets
 
 
 def _judge(
-    kept: Kept, found: tuple[Found, ...], all_: Judged, runs: tuple[Any, ...]
+    kept: Kept, found: tuple[FoundPartition, ...], all_: Judged, runs: tuple[Any, ...]
 ) -> tuple[Keys, dict[Partition, Offsets]]:
     """One key per id, and the events that are in neither place. Of an event that a restored store knows, only the record from which it was
     accepted may be missing."""
@@ -595,7 +599,7 @@ def _changed() -> Fenced:
     )
 
 
-def _chunks(kept: Kept, each: Found, missing: Offsets) -> Iterator[Chunk]:
+def _chunks(kept: Kept, each: FoundPartition, missing: Offsets) -> Iterator[Chunk]:
     """The accepted records from where nothing is settled, as the store keeps them."""
     accepted = np.union1d(each.held, missing)
     moment, version = int(time.time()), kept.source.fingerprint()[:12]

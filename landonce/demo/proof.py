@@ -13,7 +13,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Rows:
+class LandedRows:
     """All rows of the table: the `id` of each, and the coordinates of its record."""
 
     ids: Numbers
@@ -21,7 +21,7 @@ class Rows:
     offsets: Numbers
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, int]]) -> Rows:
+    def of(cls, rows: Sequence[tuple[int, int, int]]) -> LandedRows:
         columns = np.array(rows, np.int64).reshape(-1, 3)
         return cls(columns[:, 0], columns[:, 1], columns[:, 2])
 
@@ -85,7 +85,7 @@ class Proof:
         return table
 
 
-def prove_records(rows: Rows, produced: list[int], kills: int) -> Proof:
+def prove_records(rows: LandedRows, produced: list[int], kills: int) -> Proof:
     """Record `id` was sent to partition `id % partitions`: finds a record that landed under another's offset."""
     right = (rows.ids % len(produced) == rows.partitions) & (rows.ids // len(produced) == rows.offsets)
     found = {}
@@ -166,7 +166,7 @@ class EventProof:
         return table
 
 
-def prove_events(rows: Rows, sent: Sequence[Sequence[int]], kills: int) -> EventProof:
+def prove_events(rows: LandedRows, sent: Sequence[Sequence[int]], kills: int) -> EventProof:
     """`sent`: for each partition, the events of its records, in the order of their offsets."""
     topic = [np.asarray(each, np.int64) for each in sent]
     events, times = np.unique(np.concatenate(topic), return_counts=True)

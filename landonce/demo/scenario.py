@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from landonce.demo.proof import EventProof, Proof, prove_events, prove_records
-from landonce.demo.stage import TOPIC, InFlight, Stage, wait
+from landonce.demo.stage import TOPIC, DemoSink, InFlight, wait
 from landonce.errors import DemoFailed
 from landonce.local import LocalKafka
 from landonce.local.server import dying_with_parent, kill_tree
@@ -167,7 +167,7 @@ class Demo:
     console: Console
     folder: Path
     records: int
-    stage: Stage
+    stage: DemoSink
     kills: int = 0
 
     def play(self) -> Proof | EventProof:

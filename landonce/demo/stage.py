@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from landonce.demo.proof import Rows
+from landonce.demo.proof import LandedRows
 from landonce.ledger.open import sqlite_ledger
 from landonce.local import LocalClickHouse
 from landonce.protocol.blocks import token
@@ -41,7 +41,7 @@ class InFlight:
     what: str
 
 
-class Stage(ABC):
+class DemoSink(ABC):
     """One sink of the demo."""
 
     place: str
@@ -83,7 +83,7 @@ class Stage(ABC):
         return ""
 
     @abstractmethod
-    def rows(self) -> Rows:
+    def rows(self) -> LandedRows:
         """What is in the table, read without landonce's own code."""
 
     def epilogue(self, console: Console) -> None:
@@ -113,7 +113,7 @@ def _ask_sqlite(file: Path, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
-class OnClickHouse(Stage):
+class OnClickHouse(DemoSink):
     """Kills while a plan is pending in the ledger and ClickHouse runs the insert of one of its blocks: the driver twice,
     and the server once."""
 
@@ -144,10 +144,10 @@ class OnClickHouse(Stage):
         self._server.wait_ready(60)
         return "killed the ClickHouse server with -9, and start it again"
 
-    def rows(self) -> Rows:
+    def rows(self) -> LandedRows:
         query = "SELECT id, _partition, _offset FROM {table:Identifier}"
         found = self._connect().query(query, parameters={"table": TOPIC}, column_oriented=True)
-        return Rows(*(np.asarray(each, np.int64) for each in found.result_columns))
+        return LandedRows(*(np.asarray(each, np.int64) for each in found.result_columns))
 
     def _connect(self) -> Client:
         import clickhouse_connect
@@ -174,7 +174,7 @@ def blocks_in_flight(client: Client, ledger: Ledger, after: int) -> InFlight | N
     return None
 
 
-class OnIceberg(Stage):
+class OnIceberg(DemoSink):
     """Kills the driver three times, while a batch has written files that the table does not contain yet."""
 
     place = "the Iceberg table"
@@ -201,14 +201,14 @@ class OnIceberg(Stage):
             return None
         return InFlight(batch, "its files are written and not committed yet")
 
-    def rows(self) -> Rows:
+    def rows(self) -> LandedRows:
         """Read with PyIceberg."""
         table = self._load()
         if table is None:
-            return Rows.of(())
+            return LandedRows.of(())
         names = ("id", "_kafka_partition", "_offset")
         found = table.scan(selected_fields=names).to_arrow()
-        return Rows(*(np.asarray(found.column(each), np.int64) for each in names))
+        return LandedRows(*(np.asarray(found.column(each), np.int64) for each in names))
 
     def epilogue(self, console: Console) -> None:
         """The snapshots: what each batch added, and the position after it."""
@@ -246,7 +246,7 @@ class OnIceberg(Stage):
             return None
 
 
-class _OnSql(Stage):
+class _OnSql(DemoSink):
     """Kills while a plan is pending and the transaction of one of its blocks is open."""
 
     @abstractmethod
@@ -264,8 +264,8 @@ class _OnSql(Stage):
                 return InFlight(batch, "the transaction of a block is open")
         return None
 
-    def rows(self) -> Rows:
-        return Rows.of(self._ask(f"SELECT id, _partition, _offset FROM {TOPIC}"))  # noqa: S608  a constant
+    def rows(self) -> LandedRows:
+        return LandedRows.of(self._ask(f"SELECT id, _partition, _offset FROM {TOPIC}"))  # noqa: S608  a constant
 
 
 class OnPostgres(_OnSql):
@@ -370,7 +370,7 @@ sink = landonce.wrap(push, idempotent=True)
 """
 
 
-class OnWrapped(Stage):
+class OnWrapped(DemoSink):
     """A function that writes each block to a file. The driver is killed three times, each time while a file has no name yet."""
 
     place = "the files"
@@ -397,14 +397,14 @@ class OnWrapped(Stage):
             return InFlight(state.pending.batch, "the file of a block has no name yet")
         return None
 
-    def rows(self) -> Rows:
+    def rows(self) -> LandedRows:
         """Read as text, file by file."""
         texts = (path.read_text() for path in (self.folder / "files").glob("*.jsonl"))
         lines = (json.loads(line) for text in texts for line in text.splitlines())
-        return Rows.of([(int(line["id"]), int(line["_partition"]), int(line["_offset"])) for line in lines])
+        return LandedRows.of([(int(line["id"]), int(line["_partition"]), int(line["_offset"])) for line in lines])
 
 
-STAGES: dict[str, type[Stage]] = {
+STAGES: dict[str, type[DemoSink]] = {
     "clickhouse": OnClickHouse,
     "iceberg": OnIceberg,
     "postgres": OnPostgres,

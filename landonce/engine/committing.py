@@ -67,7 +67,7 @@ class CommitTimeout:
 
 
 @dataclass
-class Committing(Performer):
+class CommitPerformer(Performer):
     """Performs the effects of a batch machine with the policy `snapshot`."""
 
     settings: Snapshot

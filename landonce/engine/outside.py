@@ -213,7 +213,7 @@ def _database(ledger: Mapping[str, Any]) -> str | Path | None:
     return given if "://" in given else named.sqlite
 
 
-def _other_ledger(ledger: LedgerChoice) -> model.Ledger | None:
+def _other_ledger(ledger: LedgerChoice) -> model.LedgerSection | None:
     """What a mapping says of a ledger that is no database."""
     named = _validated(ledger) if isinstance(ledger, Mapping) else None
     if named is None or named.is_database:
@@ -223,9 +223,9 @@ def _other_ledger(ledger: LedgerChoice) -> model.Ledger | None:
     return named.model_copy(update={"plugin": named.plugin.beside(Path.cwd())})
 
 
-def _validated(ledger: Mapping[str, Any]) -> model.Ledger:
+def _validated(ledger: Mapping[str, Any]) -> model.LedgerSection:
     try:
-        return model.Ledger.model_validate(dict(ledger))
+        return model.LedgerSection.model_validate(dict(ledger))
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, ("ledger", *found["loc"])))

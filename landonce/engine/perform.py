@@ -20,7 +20,7 @@ from landonce.errors import LandonceError
 from landonce.ledger.claims import ClaimLedger, ClaimPlace
 from landonce.protocol import batch
 from landonce.protocol.batch import Machine
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, PushRows, over
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim, PushRow, PushRows, over
 from landonce.protocol.blocks import Kind, Plan, token
 from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.deduplicating import Deduplicating
@@ -34,7 +34,7 @@ from landonce.protocol.steps import (
     Await,
     Commit,
     Count,
-    Found,
+    FoundBlock,
     Kill,
     Look,
     LookAtClaims,
@@ -155,7 +155,7 @@ class Performer(ABC):
 
 
 @dataclass
-class Inserting(Performer):
+class InsertPerformer(Performer):
     """Performs the effects of a batch machine with the policy `deduplicating`."""
 
     settings: Deduplicating
@@ -201,7 +201,7 @@ class Inserting(Performer):
             return None
         raise TypeError(f"not an effect: {effect!r}")
 
-    def _found(self, plan: Plan, index: int, held: LedgerState) -> Found:
+    def _found(self, plan: Plan, index: int, held: LedgerState) -> FoundBlock:
         """A block lands whole in a table without partitions of its own, so one row of it is proof enough. Elsewhere it may be there in
         part, and does not count as landed: the look at the table that follows finds what is there, and that is compared row by row."""
         writer = self.recipe.sink.writer()
@@ -209,7 +209,7 @@ class Inserting(Performer):
             replace(each, partition=held.labelled(each.partition)) for each in plan.blocks[index].ranges
         )
         whole = rows > 0 and writer.atomic and plan.kind is Kind.DELIVER
-        return Found(index, whole, Totals(landed=rows) if whole else Totals())
+        return FoundBlock(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         recipe = self.letters.for_workers(self.recipe, effect.plan, held)
@@ -245,7 +245,9 @@ Rows = Iterable[BlockRow | PushRow]
 def receipts_of(rows: Rows) -> dict[int, Receipt]:
     """Of the blocks that landed, by their numbers."""
     return {
-        row.number: Receipt.from_json(row.receipt) for row in rows if row.mark is Mark.AFTER and row.receipt is not None
+        row.number: Receipt.from_json(row.receipt)
+        for row in rows
+        if row.mark is BlockState.AFTER and row.receipt is not None
     }
 
 
@@ -266,7 +268,7 @@ def write_rest(
 
 
 @dataclass
-class Transacting(Performer):
+class TransactPerformer(Performer):
     """Performs the effects of a batch machine with the policy `transactional`."""
 
     settings: Transactional
@@ -288,7 +290,9 @@ class Transacting(Performer):
             receipts = receipts_of(self.opened.blocks(effect.plan.batch))
             landed = {index: receipts.get(effect.plan.blocks[index].number) for index in effect.indexes}
             return Resolved(
-                tuple(Found(at, each is not None, each.totals if each else Totals()) for at, each in landed.items())
+                tuple(
+                    FoundBlock(at, each is not None, each.totals if each else Totals()) for at, each in landed.items()
+                )
             )
         if isinstance(effect, Commit):
             names = [name for each in effect.receipts for name in (each.dead_letters, each.refused)]
@@ -329,7 +333,7 @@ class Transacting(Performer):
 
 
 @dataclass
-class Pushing(Performer):
+class PushPerformer(Performer):
     """Performs the effects of a batch machine with the policy `claimed`."""
 
     settings: Claimed
@@ -384,7 +388,7 @@ def wait_for_attempts(ledger: ClaimLedger, held: LedgerState, wait: int) -> None
     number = held.pending.batch if held.pending is not None else 0
     while True:
         seen = ledger.status(number)
-        claimed = [row for row in seen.rows if row.mark is Mark.CLAIMED]
+        claimed = [row for row in seen.rows if row.mark is BlockState.CLAIMED]
         if all(over(row, seen.now, wait) for row in claimed):
             return
         time.sleep(_LOOK_AGAIN)
@@ -397,7 +401,7 @@ def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
         "returned, though the sink declares that nothing takes so long. It is not interrupted, for it may still take effect: give "
         "its client a time limit."
         for row in seen.rows
-        if row.mark is Mark.CLAIMED and row.number in names and over(row, seen.now, 0)
+        if row.mark is BlockState.CLAIMED and row.number in names and over(row, seen.now, 0)
     )
 
 

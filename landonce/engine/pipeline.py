@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 
 from landonce.config.model import DeadLetters
 from landonce.engine import transform
-from landonce.engine.committing import CommitTimeout, Committing
+from landonce.engine.committing import CommitPerformer, CommitTimeout
 from landonce.engine.driver import Driver, Topics
 from landonce.engine.letter_topic import LetterTopic
 from landonce.engine.observe import InferenceObserver, Observer, Silent
-from landonce.engine.perform import Inserting, Performer, Pushing, Transacting, Workers
+from landonce.engine.perform import InsertPerformer, Performer, PushPerformer, TransactPerformer, Workers
 from landonce.engine.publish import Letters
 from landonce.engine.replay import LedgerTopics, Replay, ReplayAgain, refuse_other_rows
 from landonce.engine.spark.session import active_session, is_remote, open_session
@@ -372,11 +372,11 @@ def performer_of(
     if isinstance(opened, OpenDeduplicating):
         ordered = opened.sink.ordered
         inserting = Deduplicating(target or opened.sink.table, fingerprint, ordered=ordered, **choices)
-        return Inserting(inserting, opened.recipe, opened.target, workers, letters, opened)
+        return InsertPerformer(inserting, opened.recipe, opened.target, workers, letters, opened)
     if isinstance(opened, OpenTransactional):
         keyed = bool(opened.sink.key)
         transacting = Transactional(target or opened.sink.table, fingerprint, keyed=keyed, **choices)
-        return Transacting(transacting, opened, workers, letters)
+        return TransactPerformer(transacting, opened, workers, letters)
     if isinstance(opened, OpenClaimed):
         pushes = opened.recipe.pushes
         pushing = Claimed(
@@ -387,7 +387,7 @@ def performer_of(
             wait=pushes.wait,
             **choices,
         )
-        return Pushing(pushing, opened.recipe, workers, letters, opened.ledger, run.tell)
+        return PushPerformer(pushing, opened.recipe, workers, letters, opened.ledger, run.tell)
     if isinstance(opened, OpenSnapshot):
         own = opened.own is not None
         committing = Snapshot(
@@ -398,7 +398,7 @@ def performer_of(
             in_parts=timeout is not None,
             **choices,
         )
-        return Committing(committing, opened, workers, letters, run.ledger, timeout)
+        return CommitPerformer(committing, opened, workers, letters, run.ledger, timeout)
     raise TypeError(f"{opened!r} is of none of the four kinds of sinks")
 
 

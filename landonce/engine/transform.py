@@ -107,11 +107,8 @@ def shaped(frame: DataFrame, recipe: Expressions) -> DataFrame:
     chosen = chosen_columns(recipe)
     names = frame.select(*chosen).columns
     values = [sql.when(is_record, each).alias(name) for name, each in zip(names, chosen, strict=True)]
-    return frame.select(*_carried(), sql.when(is_record, keep_column(recipe)).alias(KEEP), *values)
-
-
-def _carried() -> list[Column]:
-    return [sql.col(name) for name in _PRIVATE]
+    carried = [sql.col(name) for name in _PRIVATE]
+    return frame.select(*carried, sql.when(is_record, keep_column(recipe)).alias(KEEP), *values)
 
 
 def keep_column(recipe: RowExpressions) -> Column:

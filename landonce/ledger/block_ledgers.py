@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sqlalchemy import Connection, Table, and_, delete, insert, inspect, literal_column, select, update
 
 from landonce.errors import NothingToDo
-from landonce.ledger.claims import ClaimLedger, ClaimPlace, Decision
+from landonce.ledger.claims import AttemptDecision, ClaimLedger, ClaimPlace
 from landonce.ledger.database import SqliteDatabase
 from landonce.ledger.open import database_of
 from landonce.ledger.sql import SqlLedger
@@ -29,9 +29,9 @@ from landonce.ledger.tables import block_table, push_table
 from landonce.protocol import block_rows
 from landonce.protocol.block_rows import (
     BlockRow,
+    BlockState,
     Claim,
     Condition,
-    Mark,
     PushRow,
     PushRows,
     Spot,
@@ -57,7 +57,7 @@ class BlockLedger(SqlLedger, Generic[RowT]):
     """Keeps one pipeline's state, and the state of each block of its pending plan."""
 
     block_rows: ClassVar[Table]
-    new_row: ClassVar[Mapping[str, Any]] = {"state": Mark.BEFORE.value, "receipt": None}
+    new_row: ClassVar[Mapping[str, Any]] = {"state": BlockState.BEFORE.value, "receipt": None}
     """The columns of a block that nobody has written yet, besides its key and its claim."""
     _complete = False
 
@@ -163,7 +163,7 @@ class TargetLedger(BlockLedger[BlockRow]):
 
 
 def block_row(row: Any) -> BlockRow:
-    return BlockRow(row.number, Claim(row.epoch, row.owner), Mark(row.state), row.receipt)
+    return BlockRow(row.number, Claim(row.epoch, row.owner), BlockState(row.state), row.receipt)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
         "claimed_at": 0,
         "wait": 0,
     }
-    _decision: Decision | None = None
+    _decision: AttemptDecision | None = None
 
     # For the driver.
 
@@ -211,7 +211,7 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
 
         return self._patiently(read, safe=_SAFE)
 
-    def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: Decision) -> LedgerState:
+    def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: AttemptDecision) -> LedgerState:
         """Like `change`, and records a person's decision on one attempt."""
         self._decision = decision
         try:
@@ -222,7 +222,7 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
     def _row_of(self, row: Any) -> PushRow:
         claim = Claim(row.epoch, row.owner)
         return PushRow(
-            row.number, claim, Mark(row.state), row.attempt, row.nonce, row.claimed_at, row.receipt, row.wait
+            row.number, claim, BlockState(row.state), row.attempt, row.nonce, row.claimed_at, row.receipt, row.wait
         )
 
     def _check_blocks(self, connection: Connection, old: LedgerState, new: LedgerState) -> None:
@@ -265,7 +265,7 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
         """The attempt's block landed. False if this is no longer the last attempt."""
 
         def held(row: PushRow | None) -> bool:
-            return row is not None and row.mark is Mark.AFTER and row.nonce == nonce
+            return row is not None and row.mark is BlockState.AFTER and row.nonce == nonce
 
         return self._changed(spot, mine(nonce), _landed(receipt), held)
 
@@ -282,13 +282,13 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
         return self._changed(spot, mine(nonce), _NOT_LANDED)
 
     def _claimed(self, spot: Spot, where: Condition, nonce: str, wait: int) -> PushRow | None:
-        values = {"state": Mark.CLAIMED.value, "nonce": nonce, "attempt": push_table.c.attempt + 1, "wait": wait}
+        values = {"state": BlockState.CLAIMED.value, "nonce": nonce, "attempt": push_table.c.attempt + 1, "wait": wait}
 
         def swap() -> PushRow | None:
             with self.database.writing() as connection:
                 self._set(connection, spot, where, {**values, "claimed_at": _clock(connection)})
                 row = self._row(connection, spot)
-            return row if row is not None and row.mark is Mark.CLAIMED and row.nonce == nonce else None
+            return row if row is not None and row.mark is BlockState.CLAIMED and row.nonce == nonce else None
 
         return self._patiently(swap, safe=_IN_DOUBT)
 
@@ -319,11 +319,11 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
         return and_(self._mine(), push_table.c.batch == spot.batch, push_table.c.number == spot.number)
 
 
-_NOT_LANDED: Mapping[str, Any] = {"state": Mark.BEFORE.value, "nonce": ""}
+_NOT_LANDED: Mapping[str, Any] = {"state": BlockState.BEFORE.value, "nonce": ""}
 
 
 def _landed(receipt: str | None) -> dict[str, Any]:
-    return {"state": Mark.AFTER.value, "receipt": receipt}
+    return {"state": BlockState.AFTER.value, "receipt": receipt}
 
 
 def _clock(connection: Connection) -> Any:

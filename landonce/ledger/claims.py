@@ -15,7 +15,7 @@ from landonce.protocol.ledger import Ledger, LedgerState, Note
 
 
 @dataclass(frozen=True)
-class Decision:
+class AttemptDecision:
     """What a person found out about an attempt."""
 
     spot: Spot
@@ -50,7 +50,7 @@ class ClaimLedger(Ledger):
         """The rows of a pending batch, and the clock by which they were claimed."""
 
     @abstractmethod
-    def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: Decision) -> LedgerState:
+    def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: AttemptDecision) -> LedgerState:
         """Like `change`, and records a person's decision on one attempt."""
 
     # For workers.

@@ -37,12 +37,12 @@ from typing import Any
 from landonce.clock import now
 from landonce.config.model import remember_secrets
 from landonce.errors import Fenced, LedgerUnavailable, LedgerUnreadable, NothingToDo
-from landonce.ledger.claims import ClaimLedger, ClaimPlace, Decision
+from landonce.ledger.claims import AttemptDecision, ClaimLedger, ClaimPlace
 from landonce.ledger.open import plugged_ledger
 from landonce.protocol.block_rows import (
+    BlockState,
     Claim,
     Condition,
-    Mark,
     PushRow,
     PushRows,
     Spot,
@@ -67,7 +67,7 @@ class _Row:
     """One block of the pending plan, and the last attempt to push it."""
 
     number: int
-    state: str = Mark.BEFORE.value
+    state: str = BlockState.BEFORE.value
     attempt: int = 0
     nonce: str = ""
     age: int = 0
@@ -77,7 +77,7 @@ class _Row:
 
     def shown(self, claim: Claim, at: int) -> PushRow:
         return PushRow(
-            self.number, claim, Mark(self.state), self.attempt, self.nonce, at - self.age, self.receipt, self.wait
+            self.number, claim, BlockState(self.state), self.attempt, self.nonce, at - self.age, self.receipt, self.wait
         )
 
 
@@ -168,7 +168,7 @@ class EntryClaims(ClaimLedger):
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
         return self._change(old, new, note, None)
 
-    def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: Decision) -> LedgerState:
+    def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: AttemptDecision) -> LedgerState:
         return self._change(old, new, note, decision)
 
     def journal(self) -> tuple[Note, ...]:
@@ -177,7 +177,9 @@ class EntryClaims(ClaimLedger):
     def close(self) -> None:
         self._ledger.close()
 
-    def _change(self, old: LedgerState, new: LedgerState, note: Note | None, decision: Decision | None) -> LedgerState:
+    def _change(
+        self, old: LedgerState, new: LedgerState, note: Note | None, decision: AttemptDecision | None
+    ) -> LedgerState:
         check_change(self.pipeline, old, new)
         again = self._doubt is not None and self._doubt[0] == new
         change = self._doubt[1] if self._doubt is not None and again else uuid.uuid4().hex
@@ -231,7 +233,7 @@ class EntryClaims(ClaimLedger):
     def settle(self, spot: Spot, nonce: str, receipt: str) -> bool:
         entry, changed = self._set(spot, mine(nonce), lambda row: _landed(row, receipt))
         row = entry.row(spot)
-        return changed or (row is not None and row.state == Mark.AFTER.value and row.nonce == nonce)
+        return changed or (row is not None and row.state == BlockState.AFTER.value and row.nonce == nonce)
 
     def found(self, spot: Spot, claim: Claim, seen: str, receipt: str) -> bool:
         return self._set(spot, reclaimable(claim, seen), lambda row: _landed(row, receipt))[1]
@@ -244,11 +246,11 @@ class EntryClaims(ClaimLedger):
 
     def _claimed(self, spot: Spot, where: Condition, nonce: str, wait: int) -> PushRow | None:
         def claimed(row: _Row) -> _Row:
-            return replace(row, state=Mark.CLAIMED.value, nonce=nonce, attempt=row.attempt + 1, age=0, wait=wait)
+            return replace(row, state=BlockState.CLAIMED.value, nonce=nonce, attempt=row.attempt + 1, age=0, wait=wait)
 
         entry, _ = self._set(spot, where, claimed)
         row = entry.row(spot)
-        if row is None or row.state != Mark.CLAIMED.value or row.nonce != nonce:
+        if row is None or row.state != BlockState.CLAIMED.value or row.nonce != nonce:
             return None
         return row.shown(Claim.of(entry.state), self._now())
 
@@ -293,7 +295,7 @@ class EntryClaims(ClaimLedger):
     def _aged(self, batch: int, rows: tuple[_Row, ...]) -> tuple[_Row, ...]:
         """With the ages that attempts have by what this process saw."""
         at = now()
-        claimed = {(batch, each.number, each.nonce): each for each in rows if each.state == Mark.CLAIMED.value}
+        claimed = {(batch, each.number, each.nonce): each for each in rows if each.state == BlockState.CLAIMED.value}
         self._seen = {name: self._seen.get(name, (at, row.age)) for name, row in claimed.items()}
         return tuple(self._older(each, (batch, each.number, each.nonce), at) for each in rows)
 
@@ -309,7 +311,7 @@ def _state(stored: LedgerState | None) -> LedgerState | None:
     return None if stored is None else _Entry.of(stored).state
 
 
-def _changed(entry: _Entry, old: LedgerState, new: LedgerState, decision: Decision | None) -> _Entry:
+def _changed(entry: _Entry, old: LedgerState, new: LedgerState, decision: AttemptDecision | None) -> _Entry:
     """The entry with the new state, and with the rows that go with it. Raises where a claim forbids the change."""
     diff = block_change(old, new)
     if old.pending is not None:
@@ -332,11 +334,11 @@ def _changed(entry: _Entry, old: LedgerState, new: LedgerState, decision: Decisi
 
 
 def _landed(row: _Row, receipt: str | None) -> _Row:
-    return replace(row, state=Mark.AFTER.value, receipt=receipt)
+    return replace(row, state=BlockState.AFTER.value, receipt=receipt)
 
 
 def _free(row: _Row) -> _Row:
-    return replace(row, state=Mark.BEFORE.value, nonce="")
+    return replace(row, state=BlockState.BEFORE.value, nonce="")
 
 
 def _there(entry: _Entry | None, pipeline: str) -> _Entry:

@@ -42,7 +42,7 @@ def open_ledger(
     return SqlLedger(database_of(where), pipeline, attempts=attempts, backoff=backoff)
 
 
-def named_ledger(named: model.Ledger, pipeline: str) -> Ledger:
+def named_ledger(named: model.LedgerSection, pipeline: str) -> Ledger:
     """The ledger that a pipeline file names."""
     if named.sqlite is not None:
         return sqlite_ledger(named.sqlite, pipeline)

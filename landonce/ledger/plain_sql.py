@@ -18,7 +18,7 @@ from typing import Any
 
 from landonce.errors import Fenced
 from landonce.ledger.as_text import state_from_text, state_to_text
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, block_change, may_change
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim, block_change, may_change
 from landonce.protocol.ledger import (
     Ledger,
     LedgerState,
@@ -63,9 +63,9 @@ def read_block(execute: Execute, block: BlockKey) -> BlockRow | None:
 def flip_block(execute: Execute, block: BlockKey, claim: Claim, receipt: str) -> bool:
     """Begins a block: its row says AFTER if the transaction holds. False if it is not claimed so, or was flipped before."""
     row = read_block(execute, block)
-    if row is None or row.claim != claim or row.mark is not Mark.BEFORE:
+    if row is None or row.claim != claim or row.mark is not BlockState.BEFORE:
         return False
-    values = (Mark.AFTER.value, receipt, block.pipeline, block.batch, block.number)
+    values = (BlockState.AFTER.value, receipt, block.pipeline, block.batch, block.number)
     execute("UPDATE landonce_blocks SET state = ?, receipt = ? WHERE pipeline = ? AND batch = ? AND number = ?", values)
     return True
 
@@ -144,7 +144,7 @@ class PlainSqlLedger(Ledger):
         if diff.removed is not None:
             execute("DELETE FROM landonce_blocks WHERE pipeline = ? AND batch = ?", (mine, diff.removed))
         for number in diff.added if new.pending is not None else ():
-            row = (mine, new.pending.batch, number, new.epoch, new.owner, Mark.BEFORE.value, None)  # type: ignore[union-attr]
+            row = (mine, new.pending.batch, number, new.epoch, new.owner, BlockState.BEFORE.value, None)  # type: ignore[union-attr]
             execute("INSERT INTO landonce_blocks VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         if note is not None:
             ((last,),) = execute("SELECT coalesce(max(seq), 0) FROM landonce_journal WHERE pipeline = ?", (mine,))
@@ -188,4 +188,4 @@ def _make(execute: Execute) -> None:
 
 def _block_row(row: tuple[Any, ...]) -> BlockRow:
     number, epoch, owner, state, receipt = row
-    return BlockRow(number, Claim(epoch, owner), Mark(state), receipt)
+    return BlockRow(number, Claim(epoch, owner), BlockState(state), receipt)

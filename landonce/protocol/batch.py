@@ -91,7 +91,7 @@ from landonce.protocol.steps import (
     Commit,
     CommitTables,
     Effect,
-    Found,
+    FoundBlock,
     Idle,
     Look,
     Open,
@@ -629,7 +629,7 @@ def not_again(machine: Machine) -> tuple[int, ...]:
     return tuple(index for index in range(len(plan.blocks)) if index not in written)
 
 
-def resolve(machine: Machine, found: tuple[Found, ...]) -> Next:
+def resolve(machine: Machine, found: tuple[FoundBlock, ...]) -> Next:
     """What landed counts, and what did not never was. What is left of the plan is written again."""
     if machine.incoming is None:
         raise ValueError("only blocks that Spark does not bring again are resolved")

@@ -36,7 +36,7 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Receipt
 
 
-class Mark(str, Enum):
+class BlockState(str, Enum):
     """Whether a block's rows are in the table."""
 
     BEFORE = "BEFORE"
@@ -63,18 +63,18 @@ class BlockRow:
 
     number: int
     claim: Claim
-    mark: Mark
+    mark: BlockState
     receipt: str | None = None
 
 
-class Row(Protocol):
+class AnyBlockRow(Protocol):
     """What the ledger says of one block, whatever kind of sink it is for."""
 
     @property
     def number(self) -> int: ...
 
     @property
-    def mark(self) -> Mark: ...
+    def mark(self) -> BlockState: ...
 
     @property
     def receipt(self) -> str | None: ...
@@ -82,7 +82,7 @@ class Row(Protocol):
 
 def flippable(claim: Claim) -> dict[str, object]:
     """The columns of a block's row, and what they must hold, for its transaction to go on."""
-    return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}
+    return {"epoch": claim.epoch, "owner": claim.owner, "state": BlockState.BEFORE.value}
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,17 @@ def _is_cut(old: LedgerState, new: LedgerState) -> bool:
     return old.pending != new.pending and old.epoch != new.epoch
 
 
-def landed(rows: Iterable[Row]) -> frozenset[int]:
+def landed(rows: Iterable[AnyBlockRow]) -> frozenset[int]:
     """Blocks that are in the target, by their numbers."""
-    return frozenset(row.number for row in rows if row.mark is Mark.AFTER)
+    return frozenset(row.number for row in rows if row.mark is BlockState.AFTER)
 
 
-def accounted(rows: Iterable[Row]) -> frozenset[int]:
+def accounted(rows: Iterable[AnyBlockRow]) -> frozenset[int]:
     """Blocks that landed and whose receipt is known: whatever becomes of their records, they are not read again."""
-    return frozenset(row.number for row in rows if row.mark is Mark.AFTER and row.receipt is not None)
+    return frozenset(row.number for row in rows if row.mark is BlockState.AFTER and row.receipt is not None)
 
 
-def _put_nothing(row: Row) -> bool:
+def _put_nothing(row: AnyBlockRow) -> bool:
     """A block that is done and put nothing into the target: its driver may give it up. What is no receipt proves nothing."""
     try:
         return row.receipt is not None and Receipt.from_json(row.receipt).landed == 0
@@ -208,7 +208,7 @@ class PushRow:
 
     number: int
     claim: Claim
-    mark: Mark
+    mark: BlockState
     attempt: int = 0
     nonce: str = ""
     claimed_at: int = 0
@@ -228,7 +228,7 @@ class PushRows:
 
 def claimable(claim: Claim, *, harmless: bool) -> Condition:
     """Nobody has pushed it, or pushing it again does no harm."""
-    free = (Mark.BEFORE.value, Mark.CLAIMED.value) if harmless else (Mark.BEFORE.value,)
+    free = (BlockState.BEFORE.value, BlockState.CLAIMED.value) if harmless else (BlockState.BEFORE.value,)
     return {"epoch": (claim.epoch,), "owner": (claim.owner,), "state": free}
 
 
@@ -237,14 +237,14 @@ def reclaimable(claim: Claim, seen: str) -> Condition:
     return {
         "epoch": (claim.epoch,),
         "owner": (claim.owner,),
-        "state": (Mark.CLAIMED.value,),
+        "state": (BlockState.CLAIMED.value,),
         "nonce": (seen,),
     }
 
 
 def mine(nonce: str) -> Condition:
     """The attempt that says what became of it is the last one."""
-    return {"state": (Mark.CLAIMED.value,), "nonce": (nonce,)}
+    return {"state": (BlockState.CLAIMED.value,), "nonce": (nonce,)}
 
 
 def ends(row: PushRow, wait: int) -> int:
@@ -261,7 +261,7 @@ def claims_may_change(old: LedgerState, new: LedgerState, rows: tuple[PushRow, .
     """Raises where a plan would be forgotten, recorded or cut while something of it may be on its way."""
     if old.pending is None:
         return
-    claimed = {row.number for row in rows if row.mark is Mark.CLAIMED}
+    claimed = {row.number for row in rows if row.mark is BlockState.CLAIMED}
     removed = block_change(old, new).removed is not None
     left = {block.number: block for block in new.pending.blocks} if new.pending is not None and not removed else {}
     for block in old.pending.blocks:

@@ -31,7 +31,7 @@ class OnRewind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Origin:
+class TopicOrigin:
     """Where offsets have a meaning. They mean nothing in another cluster, or in a topic that was created again."""
 
     cluster_id: str
@@ -45,7 +45,7 @@ class Last:
     range: Range
     phase: Phase
     first: int
-    origin: Origin
+    origin: TopicOrigin
 
     def __post_init__(self) -> None:
         if self.first > self.range.first:
@@ -66,7 +66,7 @@ class Case(str, Enum):
 
 
 @dataclass(frozen=True)
-class Decision:
+class RangeDecision:
     """What becomes of an incoming range. `drop`, `again` and `new` make it up, in this order, without a gap.
 
     With `resolve` nothing else is decided yet: probe that range (wait out its deadline and kill what runs, as always),
@@ -108,14 +108,14 @@ class Decision:
 def decide(
     incoming: Range,
     last: Last | None,
-    origin: Origin,
+    origin: TopicOrigin,
     *,
     on_rewind: OnRewind = OnRewind.DROP,
     can_probe: bool = True,
-) -> Decision:
+) -> RangeDecision:
     """The table above. Raises the named error where there is nothing exact to do."""
     if last is None:
-        return Decision(Case.FIRST, new=incoming)
+        return RangeDecision(Case.FIRST, new=incoming)
     _comparable(incoming, last, origin)
     case = classify(incoming, last)
     if case is Case.WHOLLY_BEFORE:
@@ -125,7 +125,7 @@ def decide(
     if last.phase is Phase.AFTER:
         return _split(case, incoming, last.range.end)
     if case in (Case.SAME, Case.OVERLAPPING):
-        return Decision(
+        return RangeDecision(
             case,
             drop=_part(incoming, incoming.first, last.range.first),
             again=last.range,
@@ -133,10 +133,10 @@ def decide(
         )
     if not can_probe:
         raise _unknown(incoming, last)
-    return Decision(case, resolve=last.range)
+    return RangeDecision(case, resolve=last.range)
 
 
-def resolved(incoming: Range, last: Last, *, landed: bool) -> Decision:
+def resolved(incoming: Range, last: Last, *, landed: bool) -> RangeDecision:
     """What follows once the probe has said whether the last range landed. `GapRefused` if what is absent is not here."""
     position = last.range.end if landed else last.range.first
     if incoming.first > position:
@@ -158,9 +158,9 @@ def classify(incoming: Range, last: Last) -> Case:
     return Case.SAME if (first, end) == (last.range.first, last.range.end) else Case.CONTAINED
 
 
-def _split(case: Case, incoming: Range, position: int) -> Decision:
+def _split(case: Case, incoming: Range, position: int) -> RangeDecision:
     """What lies before the position is delivered, the rest is new."""
-    return Decision(
+    return RangeDecision(
         case,
         drop=_part(incoming, incoming.first, min(position, incoming.end)),
         new=_part(incoming, max(position, incoming.first), incoming.end),
@@ -171,17 +171,17 @@ def _part(of: Range, first: int, end: int) -> Range | None:
     return Range(of.partition, first, end) if first < end else None
 
 
-def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> Decision:
+def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> RangeDecision:
     if on_rewind is OnRewind.ERROR:
         raise errors.RewindRefused(
             f"{incoming} was already delivered: the last range of the pipeline is {last.range}.",
             safe="Nothing was written. The records are in the target, once.",
             command='on_rewind="drop", or correct the offsets that are brought',
         )
-    return Decision(Case.WHOLLY_BEFORE, drop=incoming)
+    return RangeDecision(Case.WHOLLY_BEFORE, drop=incoming)
 
 
-def _comparable(incoming: Range, last: Last, origin: Origin) -> None:
+def _comparable(incoming: Range, last: Last, origin: TopicOrigin) -> None:
     if incoming.partition != last.range.partition:
         raise ValueError(f"{incoming} and {last.range} are of different partitions")
     if origin.cluster_id != last.origin.cluster_id:

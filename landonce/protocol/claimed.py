@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from landonce import errors
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.batch import Machine, Next, Policy, do, not_again, resolve, unexpected
-from landonce.protocol.block_rows import Mark, PushRow, PushRows, ends, over
+from landonce.protocol.block_rows import BlockState, PushRow, PushRows, ends, over
 from landonce.protocol.blocks import Block, block_key
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import Receipt
 from landonce.protocol.settle import Mode
-from landonce.protocol.steps import Await, Found, LookAtClaims, Reply
+from landonce.protocol.steps import Await, FoundBlock, LookAtClaims, Reply
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Claimed(Policy):
         if not isinstance(reply, PushRows):
             raise unexpected(machine, reply)
         others = not_again(machine)
-        claimed = [row for row in reply.rows if row.mark is Mark.CLAIMED]
+        claimed = [row for row in reply.rows if row.mark is BlockState.CLAIMED]
         if any(not over(row, reply.now, self.wait) for row in claimed):
             return do(machine, Await(max(ends(row, self.wait) for row in claimed)))
         if others:
@@ -86,17 +86,17 @@ class Claimed(Policy):
         return super().blocks(machine, ranges)
 
 
-def _found(machine: Machine, index: int, rows: dict[int, PushRow]) -> Found:
+def _found(machine: Machine, index: int, rows: dict[int, PushRow]) -> FoundBlock:
     """A block that nobody claimed was never pushed: workers of earlier drivers can claim it no more. One that was claimed may have arrived,
     and a probe cannot be asked about rows that Spark does not bring."""
     block = machine.pending.blocks[index]
     row = rows.get(block.number)
     if row is None:
         raise refusals.taken_over()
-    if row.mark is Mark.CLAIMED:
+    if row.mark is BlockState.CLAIMED:
         raise refusals.pushed(machine.pending, block, key_of(machine.state, block))
     totals = Receipt.from_json(row.receipt).totals if row.receipt is not None else Totals()
-    return Found(index, row.mark is Mark.AFTER, totals)
+    return FoundBlock(index, row.mark is BlockState.AFTER, totals)
 
 
 def outcome_unknown(state: LedgerState, row: PushRow, *others: PushRow) -> errors.OutcomeUnknown:

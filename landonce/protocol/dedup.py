@@ -140,7 +140,7 @@ class Judgement(Enum):
     SEEN_AGAIN = "seen again"
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """The coordinates of a record."""
 
     label: str
@@ -153,10 +153,12 @@ class Event(NamedTuple):
 
     id: Hashable
     timestamp: int
-    place: Place
+    place: RecordPlace
 
 
-def judge(blocks: Sequence[Sequence[Event]], known: Mapping[Hashable, Place]) -> tuple[tuple[Judgement, ...], ...]:
+def judge(
+    blocks: Sequence[Sequence[Event]], known: Mapping[Hashable, RecordPlace]
+) -> tuple[tuple[Judgement, ...], ...]:
     """Judges all records of a batch together, block by block. `known`: where the accepted event of an id is.
 
         the id is known          the record                                  is
@@ -168,13 +170,13 @@ def judge(blocks: Sequence[Sequence[Event]], known: Mapping[Hashable, Place]) ->
 
     The first of a batch has the lowest timestamp; then topic, partition and offset decide.
     """
-    first: dict[Hashable, Place] = {}
+    first: dict[Hashable, RecordPlace] = {}
     for event in sorted((event for block in blocks for event in block), key=lambda each: each[1:]):
         first.setdefault(event.id, event.place)
     return tuple(tuple(_judged(event, known.get(event.id), first[event.id]) for event in block) for block in blocks)
 
 
-def _judged(event: Event, known: Place | None, first: Place) -> Judgement:
+def _judged(event: Event, known: RecordPlace | None, first: RecordPlace) -> Judgement:
     if known is None:
         return Judgement.NEW if event.place == first else Judgement.COPY
     return Judgement.SEEN_AGAIN if event.place == known else Judgement.COPY

@@ -309,7 +309,7 @@ class TableState(str, Enum):
 
 
 @dataclass(frozen=True)
-class TableReport:
+class MarkReport:
     """A table, what that means, and what goes on where a person is needed."""
 
     view: TableView
@@ -320,28 +320,28 @@ class TableReport:
     """What is delivered again to a table that is behind."""
 
 
-def report_on(ledger: LedgerState, view: TableView) -> TableReport:
+def report_on(ledger: LedgerState, view: TableView) -> MarkReport:
     """As a start would find it."""
     try:
         found = status_of(ledger, view)
     except PositionUncertain as error:
-        return TableReport(view, TableState.UNCERTAIN, error.what, error.command)
+        return MarkReport(view, TableState.UNCERTAIN, error.what, error.command)
     except TableReplaced as error:
-        return TableReport(view, TableState.REPLACED if view.uuid else TableState.MISSING, error.what, error.command)
+        return MarkReport(view, TableState.REPLACED if view.uuid else TableState.MISSING, error.what, error.command)
     return _fine(ledger, view, found)
 
 
-def _fine(ledger: LedgerState, view: TableView, found: TableStatus) -> TableReport:
+def _fine(ledger: LedgerState, view: TableView, found: TableStatus) -> MarkReport:
     if found.behind:
         lacks = behind_ranges(ledger, [found])
         again = ", ".join(map(str, lacks)) or "nothing that was meant for it"
-        return TableReport(view, TableState.BEHIND, f"was rolled back; delivered to it again: {again}", lacks=lacks)
+        return MarkReport(view, TableState.BEHIND, f"was rolled back; delivered to it again: {again}", lacks=lacks)
     if view.mark is None:
         there = "nothing was committed to it yet" if view.uuid else "is made once there is something for it"
-        return TableReport(view, TableState.UNTOUCHED, there)
+        return MarkReport(view, TableState.UNTOUCHED, there)
     committed = ledger.committed()
     if any(at > committed[partition] for partition, at in found.floors):
-        return TableReport(
+        return MarkReport(
             view, TableState.AHEAD, f"holds batch {view.mark.batch}, which is not recorded; it is not written again"
         )
-    return TableReport(view, TableState.IN_STEP, f"batch {view.mark.batch} is the last one that held anything for it")
+    return MarkReport(view, TableState.IN_STEP, f"batch {view.mark.batch} is the last one that held anything for it")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from landonce.protocol import ledger as states
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.blocks import Block, Plan
-from landonce.protocol.cases import Last, OnRewind, Origin, Phase, decide, resolved
+from landonce.protocol.cases import Last, OnRewind, Phase, TopicOrigin, decide, resolved
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start, StartAt
@@ -70,8 +70,8 @@ class Incoming:
     def of(self, partition: Partition) -> Range | None:
         return next((each for each in self.ranges if each.partition == partition), None)
 
-    def origin(self, partition: Partition) -> Origin:
-        return Origin(self.cluster_id, dict(self.topic_ids).get(partition.topic, ""))
+    def origin(self, partition: Partition) -> TopicOrigin:
+        return TopicOrigin(self.cluster_id, dict(self.topic_ids).get(partition.topic, ""))
 
 
 def refuse_early(state: LedgerState, incoming: Incoming, on_rewind: OnRewind) -> None:
@@ -87,7 +87,7 @@ def refuse_early(state: LedgerState, incoming: Incoming, on_rewind: OnRewind) ->
             _judge(each, positions[each.partition], incoming.origin(each.partition), on_rewind)
 
 
-def _judge(incoming: Range, position: Position, origin: Origin, on_rewind: OnRewind) -> None:
+def _judge(incoming: Range, position: Position, origin: TopicOrigin, on_rewind: OnRewind) -> None:
     """The ledger knows where the last range ended, and not where it began: its last offset stands for it. Where nothing
     was recorded yet, the position itself is what has to come next."""
     if position.committed > position.first:

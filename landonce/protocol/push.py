@@ -35,11 +35,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from landonce.protocol.block_rows import Claim, Mark, PushRow
+from landonce.protocol.block_rows import BlockState, Claim, PushRow
 from landonce.protocol.receipt import Fate
 
 
-class Stage(str, Enum):
+class PushStage(str, Enum):
     """Where a worker is with its block."""
 
     CLAIM = "claim"
@@ -68,11 +68,11 @@ class Outcome(str, Enum):
 class Pushing:
     """A worker's memory of one block."""
 
-    first: Stage
+    first: PushStage
     harmless: bool
     """Pushing the block again does no harm."""
     can_probe: bool
-    stage: Stage
+    stage: PushStage
     pushed: bool = False
     refused: bool = False
     seen: str = ""
@@ -84,47 +84,47 @@ class Pushing:
 
 def begin(*, harmless: bool, can_probe: bool, empty: bool = False) -> Pushing:
     """`empty`: every record of the block was filtered or is a dead letter."""
-    first = Stage.SKIP if empty else Stage.CLAIM
+    first = PushStage.SKIP if empty else PushStage.CLAIM
     return Pushing(first, harmless or empty, can_probe, first)
 
 
 def after_claim(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)
+    return replace(pushing, stage=PushStage.PUSH if won else PushStage.ROW)
 
 
 def after_row(pushing: Pushing, row: PushRow | None, claim: Claim, *, over: bool) -> Pushing:
     """`over`: the row's last attempt can take effect no more."""
-    if row is not None and row.mark is Mark.AFTER:
+    if row is not None and row.mark is BlockState.AFTER:
         return replace(pushing, fate=Fate.LANDED, settled=row.receipt)
     if row is None or row.claim != claim:
         return replace(pushing, fate=Fate.HALTED)
     if pushing.pushed:
         return replace(pushing, fate=Fate.DOUBTFUL)
-    if row.mark is Mark.BEFORE or pushing.harmless:
+    if row.mark is BlockState.BEFORE or pushing.harmless:
         return replace(pushing, stage=pushing.first)
     if pushing.can_probe and over:
-        return replace(pushing, stage=Stage.PROBE, seen=row.nonce)
+        return replace(pushing, stage=PushStage.PROBE, seen=row.nonce)
     return replace(pushing, fate=Fate.DOUBTFUL)
 
 
 def after_probe(pushing: Pushing, *, there: bool) -> Pushing:
-    return replace(pushing, stage=Stage.FOUND if there else Stage.RECLAIM)
+    return replace(pushing, stage=PushStage.FOUND if there else PushStage.RECLAIM)
 
 
 def after_found(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=Stage.ROW)
+    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=PushStage.ROW)
 
 
 def after_push(pushing: Pushing, outcome: Outcome) -> Pushing:
     if outcome is Outcome.RETURNED:
-        return replace(pushing, stage=Stage.SETTLE, pushed=True)
+        return replace(pushing, stage=PushStage.SETTLE, pushed=True)
     if outcome is Outcome.UNKNOWN:
         return replace(pushing, fate=Fate.DOUBTFUL)
-    return replace(pushing, stage=Stage.RELEASE, refused=outcome is Outcome.REFUSED)
+    return replace(pushing, stage=PushStage.RELEASE, refused=outcome is Outcome.REFUSED)
 
 
 def after_settle(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=Stage.ROW)
+    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=PushStage.ROW)
 
 
 def after_release(pushing: Pushing) -> Pushing:

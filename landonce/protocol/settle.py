@@ -78,7 +78,7 @@ class Presence:
         return self.missing == 0
 
 
-class Stage(str, Enum):
+class InsertStage(str, Enum):
     """Where a worker is with its block."""
 
     SEND = "send"
@@ -98,7 +98,7 @@ class Settling:
     """A worker's memory of one block. `missing_only`: the next send leaves out what the probe saw."""
 
     mode: Mode
-    stage: Stage
+    stage: InsertStage
     sends: int = 0
     missing_only: bool = False
     wary: bool = False
@@ -115,8 +115,8 @@ class Settling:
 def begin(mode: Mode, *, fill: bool = False, wary: bool = False, suspect: bool = False) -> Settling:
     """The first thing to do with a block."""
     if mode is Mode.FIRST:
-        return Settling(mode, Stage.SEND, sends=1, fill=fill, wary=wary)
-    return Settling(mode, Stage.PROBE, fill=fill, wary=wary, suspect=suspect)
+        return Settling(mode, InsertStage.SEND, sends=1, fill=fill, wary=wary)
+    return Settling(mode, InsertStage.PROBE, fill=fill, wary=wary, suspect=suspect)
 
 
 def looks_for_rejected(mode: Mode) -> bool:
@@ -137,23 +137,23 @@ def after_send(settling: Settling, reply: Reply) -> Settling:
     if reply is Reply.LATE:
         return _done(settling, Fate.LATE)
     if reply is Reply.REFUSED:
-        return _to(settling, Stage.PROBE)
+        return _to(settling, InsertStage.PROBE)
     if settling.mode is Mode.FIRST and settling.sends == 1 and not settling.wary:
         return _done(settling, Fate.LANDED)
-    return _to(settling, Stage.PROBE_AGAIN)
+    return _to(settling, InsertStage.PROBE_AGAIN)
 
 
 def after_probe(settling: Settling, presence: Presence) -> Settling:
     """The next thing to do once the target was looked at."""
     if presence.duplicated:
         return _done(settling, Fate.HALTED, Problem.DUPLICATE)
-    if presence.complete and not (presence.unproven and settling.stage is Stage.PROBE):
+    if presence.complete and not (presence.unproven and settling.stage is InsertStage.PROBE):
         return _done(settling, Fate.LANDED)
     if presence.torn and not settling.fill:
         return _done(settling, Fate.HALTED, Problem.PARTIAL)
-    if settling.stage is Stage.PROBE_AGAIN or (settling.suspect and settling.sends == 0):
+    if settling.stage is InsertStage.PROBE_AGAIN or (settling.suspect and settling.sends == 0):
         return _done(settling, Fate.TOKEN_USED_UP)
-    return replace(settling, stage=Stage.SEND, sends=settling.sends + 1, missing_only=True)
+    return replace(settling, stage=InsertStage.SEND, sends=settling.sends + 1, missing_only=True)
 
 
 def block_fate(settled: Sequence[Settling], tables: int) -> Fate | None:
@@ -168,7 +168,7 @@ def block_fate(settled: Sequence[Settling], tables: int) -> Fate | None:
     return Fate.LANDED if len(settled) == tables else None
 
 
-def _to(settling: Settling, stage: Stage) -> Settling:
+def _to(settling: Settling, stage: InsertStage) -> Settling:
     return replace(settling, stage=stage)
 
 

@@ -172,7 +172,7 @@ class Resolve:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundBlock:
     """What the target says of a pending block that is not written again. `totals`: its rows, where it landed."""
 
     index: int
@@ -184,7 +184,7 @@ class Found:
 class Resolved:
     """What became of the blocks that were asked for."""
 
-    found: tuple[Found, ...]
+    found: tuple[FoundBlock, ...]
 
 
 @dataclass(frozen=True)

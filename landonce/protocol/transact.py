@@ -20,11 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from landonce.protocol.block_rows import BlockRow, Claim, Mark
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim
 from landonce.protocol.receipt import Fate
 
 
-class Stage(str, Enum):
+class TransactStage(str, Enum):
     """Where a worker is with its block."""
 
     FLIP = "flip"
@@ -37,7 +37,7 @@ class Stage(str, Enum):
 class Transacting:
     """A worker's memory of one block."""
 
-    stage: Stage = Stage.FLIP
+    stage: TransactStage = TransactStage.FLIP
     fate: Fate | None = None
     settled: str | None = None
     """The receipt of the attempt that landed it, where that was another one."""
@@ -48,22 +48,22 @@ def begin() -> Transacting:
 
 
 def after_flip(transacting: Transacting, *, flipped: bool) -> Transacting:
-    return replace(transacting, stage=Stage.ROWS if flipped else Stage.READ)
+    return replace(transacting, stage=TransactStage.ROWS if flipped else TransactStage.READ)
 
 
 def after_rows(transacting: Transacting) -> Transacting:
-    return replace(transacting, stage=Stage.COMMIT)
+    return replace(transacting, stage=TransactStage.COMMIT)
 
 
 def after_commit(transacting: Transacting, *, answered: bool) -> Transacting:
     if answered:
         return replace(transacting, fate=Fate.LANDED)
-    return replace(transacting, stage=Stage.FLIP)
+    return replace(transacting, stage=TransactStage.FLIP)
 
 
 def after_read(transacting: Transacting, row: BlockRow | None, claim: Claim) -> Transacting:
-    if row is not None and row.mark is Mark.AFTER:
+    if row is not None and row.mark is BlockState.AFTER:
         return replace(transacting, fate=Fate.LANDED, settled=row.receipt)
     if row is None or row.claim != claim:
         return replace(transacting, fate=Fate.HALTED)
-    return replace(transacting, stage=Stage.FLIP)
+    return replace(transacting, stage=TransactStage.FLIP)

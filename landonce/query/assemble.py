@@ -30,7 +30,7 @@ from landonce.sinks.snapshot import TableLedger
 
 
 @dataclass(frozen=True)
-class Settings(Outside):
+class QuerySettings(Outside):
     """What a user says of a query."""
 
     dedup: Dedup | None = None
@@ -63,7 +63,7 @@ class QueryDrivers:
             self.push.run()
 
 
-def make_drivers(settings: Settings, name: str, frame: DataFrame, stack: ExitStack) -> QueryDrivers:
+def make_drivers(settings: QuerySettings, name: str, frame: DataFrame, stack: ExitStack) -> QueryDrivers:
     """Drivers that are ready for micro-batches: the table is there and fit, and the rows fit into it."""
     sink = named_sink(settings.sink, name)
     ledger = stack.enter_context(closing(settings.open_ledger(sink, name)))

@@ -32,10 +32,10 @@ from landonce.protocol import query_refusals as refusals
 from landonce.protocol.cases import OnRewind
 from landonce.protocol.match_ranges import Incoming, begun, ranges_of, starting_offsets, topics_of
 from landonce.protocol.ranges import Partition
-from landonce.query.assemble import QueryDrivers, Settings, make_drivers
+from landonce.query.assemble import QueryDrivers, QuerySettings, make_drivers
 from landonce.query.examine import examine, fingerprint, keeps_coordinates, kept_timestamp, shape_of
 from landonce.query.rows import with_coordinates
-from landonce.query.running import Admin, RunningQuery, Source, running_query
+from landonce.query.running import Admin, QuerySource, RunningQuery, running_query
 from landonce.read.kafka.broker import Broker
 from landonce.sinks.section import SinkSection
 
@@ -62,7 +62,9 @@ def exactly_once(
     if name is not None:
         sound_name(name)
     refuse_mistakes(sink, ledger, on_rewind, block_rows)
-    settings = Settings(sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or Logged(), dedup=_dedup(dedup))
+    settings = QuerySettings(
+        sink, ledger, OnRewind(on_rewind), block_rows, stall, observer or Logged(), dedup=_dedup(dedup)
+    )
     if settings.dedup is not None:
         if isinstance(sink, SinkSection) and sink.no_dedup:
             raise errors.ConfigError(f"dedup: {sink.no_dedup}.")
@@ -95,7 +97,7 @@ class _Run:
     """One start of a query, and all that is open for it."""
 
     query: RunningQuery
-    sources: tuple[Source, ...]
+    sources: tuple[QuerySource, ...]
     admins: tuple[Admin, ...]
     shape: list[Any]
     """What the query does with a record."""
@@ -152,10 +154,10 @@ _delivered: dict[tuple[str, str, str], int] = {}
 class ExactlyOnce:
     """Called by Spark with every micro-batch. One object serves one query at a time. A copy begins again."""
 
-    def __init__(self, settings: Settings, name: str | None) -> None:
+    def __init__(self, settings: QuerySettings, name: str | None) -> None:
         self._settings, self._name = settings, name
         self._run: _Run | None = None
-        self._sources: tuple[Source, ...] = ()
+        self._sources: tuple[QuerySource, ...] = ()
         self._over: dict[str, Callable[[], errors.LandonceError]] = {}
         """Starts of the query that may not go on, and what they hear."""
         self._turn = threading.Lock()

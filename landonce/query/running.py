@@ -31,7 +31,7 @@ _KEYS = Keys("`kafka.ssl.truststore.location`", "`kafka.ssl.keystore.location`")
 
 
 @dataclass(frozen=True)
-class Source:
+class QuerySource:
     """One Kafka source of the query. Its options may hold passwords."""
 
     stream: Any = field(repr=False)
@@ -72,7 +72,7 @@ class RunningQuery:
         plan = self.execution.logicalPlan()
         return plan.children().apply(0) if plan.nodeName().startswith(_SINK) else plan
 
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[QuerySource, ...]:
         """Its sources, in the order of the offset log."""
         found = []
         for scan in _scans(self.plan):
@@ -81,13 +81,13 @@ class RunningQuery:
                 raise _not_kafka(stream)
             options = dict(scan.relation().options().asCaseSensitiveMap())
             _keeps_all(options)
-            found.append(Source(stream, options, stream.initialOffset().json()))
+            found.append(QuerySource(stream, options, stream.initialOffset().json()))
         streams = self.execution.sources()
         if [each.stream.toString() for each in found] != [streams.apply(at).toString() for at in range(streams.size())]:
             raise _not_kafka(streams)
         return tuple(found)
 
-    def spans(self, batch: int, sources: tuple[Source, ...]) -> tuple[Span, ...]:
+    def spans(self, batch: int, sources: tuple[QuerySource, ...]) -> tuple[Span, ...]:
         """Where each source began and ends in this batch. One that has not brought anything yet has an empty one."""
         ends, starts = self._logged(batch), self._logged(batch - 1) if batch else None
         if ends is None or (batch and starts is None):

@@ -2,7 +2,7 @@
 
 It reads a block's raw records, apart from the decoder, and finds only what a change of the table could hold; the
 decoder rejects the rest. Of JSON, only records that are objects count; of formats with schemas, the schemas that records
-were written with. Nothing here loops over records. A `Shape` is what was seen of one unknown field; shapes of many
+were written with. Nothing here loops over records. A `ValueShape` is what was seen of one unknown field; shapes of many
 blocks merge in any order.
 """
 
@@ -51,13 +51,13 @@ def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ValueShape:
     """The kinds of values that were seen in one place, and inside them. Nulls are ignored."""
 
     kinds: frozenset[str] = frozenset()
-    fields: tuple[tuple[str, Shape], ...] = ()
+    fields: tuple[tuple[str, ValueShape], ...] = ()
     """Of objects, by name."""
-    element: Shape | None = None
+    element: ValueShape | None = None
     """Of arrays."""
     known: pa.DataType | None = None
     """Its type, if a schema says it."""
@@ -83,15 +83,15 @@ class Shape:
         return _TYPES[kind]
 
 
-def merged(shapes: Iterable[Shape]) -> Shape:
+def merged(shapes: Iterable[ValueShape]) -> ValueShape:
     """The union of both. The order does not matter."""
     listed = list(shapes)
-    fields: dict[str, list[Shape]] = {}
+    fields: dict[str, list[ValueShape]] = {}
     for shape in listed:
         for name, each in shape.fields:
             fields.setdefault(name, []).append(each)
     elements = [shape.element for shape in listed if shape.element is not None]
-    return Shape(
+    return ValueShape(
         frozenset().union(*(shape.kinds for shape in listed)),
         tuple((name, merged(fields[name])) for name in sorted(fields)),
         merged(elements) if elements else None,
@@ -127,7 +127,7 @@ _BOOLEANS = np.array([ord("t"), ord("f")])
 class Evolution(Want):
     """What was found, by path: names of columns and struct fields, `element` in a list, `value` in a map."""
 
-    added: tuple[tuple[Path, Shape], ...] = ()
+    added: tuple[tuple[Path, ValueShape], ...] = ()
     widened: tuple[tuple[Path, pa.DataType], ...] = ()
     optional: tuple[Path, ...] = ()
 
@@ -142,7 +142,7 @@ def merge(evolutions: Iterable[Evolution]) -> Evolution:
         return (type_.precision if pt.is_decimal(type_) else type_.bit_width, str(type_))
 
     listed = list(evolutions)
-    added: dict[Path, list[Shape]] = {}
+    added: dict[Path, list[ValueShape]] = {}
     widened: dict[Path, list[pa.DataType]] = {}
     for each in listed:
         for path, shape in each.added:
@@ -238,7 +238,7 @@ class _Compare:
 
     def __init__(self, fold_case: bool, most_digits: int, *, nulls: bool) -> None:
         self._fold, self._most_digits, self._nulls = fold_case, most_digits, nulls
-        self.added: list[tuple[Path, Shape]] = []
+        self.added: list[tuple[Path, ValueShape]] = []
         self.widened: list[tuple[Path, pa.DataType]] = []
         self.optional: list[Path] = []
 
@@ -260,7 +260,7 @@ class _Compare:
                 self.optional.append(inner)
         taken = (*(place.name for place in places), *(() if path else RESERVED))
         for name in distinct(sorted(strangers), taken):
-            self.added.append(((*path, name), Shape(known=strangers[name].type)))
+            self.added.append(((*path, name), ValueShape(known=strangers[name].type)))
 
     def _value(self, written: pa.Field, place: Place, path: Path) -> None:
         if self._nulls and written.nullable and not place.nullable:
@@ -325,7 +325,7 @@ class _Look:
     def __init__(self, structure: Structure, most_digits: int, *, fold_case: bool) -> None:
         self._structure, self._most_digits = structure, most_digits
         self._fold = fold_case
-        self.added: list[tuple[Path, Shape]] = []
+        self.added: list[tuple[Path, ValueShape]] = []
         self.widened: list[tuple[Path, pa.DataType]] = []
         self.optional: list[Path] = []
 
@@ -368,7 +368,7 @@ class _Look:
             self.optional.append(path)
         self._value(tokens, place, path, depth)
 
-    def _shape(self, tokens: Ints, depth: int) -> Shape:
+    def _shape(self, tokens: Ints, depth: int) -> ValueShape:
         """The values after these tokens, at an unknown place."""
         first = self._first(tokens)
         kinds = set()
@@ -380,21 +380,21 @@ class _Look:
         objects = self._structure.opened_by(tokens, BRACE, depth + 1)
         arrays = self._structure.opened_by(tokens, BRACKET, depth + 1)
         if depth >= _DEEPEST:
-            return Shape(frozenset(kinds))
+            return ValueShape(frozenset(kinds))
         if len(objects):
             kinds.add(STRUCT)
         if len(arrays):
             kinds.add(LIST)
         fields = self.struct_shape(objects, depth).fields if len(objects) else ()
         element = self._shape(self._structure.before_elements(arrays), depth + 1) if len(arrays) else None
-        return Shape(frozenset(kinds), fields, element)
+        return ValueShape(frozenset(kinds), fields, element)
 
-    def struct_shape(self, objects: Containers, depth: int) -> Shape:
+    def struct_shape(self, objects: Containers, depth: int) -> ValueShape:
         colons, _ = self._structure.members(objects)
         names, meant, codes = self._keys(colons, ())
         strangers = self._strangers(names, meant, colons, codes)
         fields = {name: self._shape(mine, depth + 1) for name, mine in strangers}
-        return Shape(frozenset({STRUCT}), tuple(sorted(fields.items())))
+        return ValueShape(frozenset({STRUCT}), tuple(sorted(fields.items())))
 
     def _numbers(self, tokens: Ints) -> set[str]:
         if not len(tokens):

@@ -61,7 +61,7 @@ _SHARED = 3
 
 
 @dataclass(frozen=True)
-class Record:
+class SampledRecord:
     """One record of the sample."""
 
     partition: Partition
@@ -77,7 +77,7 @@ class _Seen:
     """What was seen in one place: a field, the element of an array, the value of a map."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    first: dict[str, Record] = field(default_factory=dict)
+    first: dict[str, SampledRecord] = field(default_factory=dict)
     fields: dict[str, _Seen] = field(default_factory=dict)
     """Of its objects."""
     elements: list[_Seen] = field(default_factory=list)
@@ -90,7 +90,7 @@ class _Seen:
     """All of them, as long as they look like dates and times."""
     too_deep: bool = False
 
-    def add(self, value: Any, record: Record, depth: int = 0) -> None:
+    def add(self, value: Any, record: SampledRecord, depth: int = 0) -> None:
         kind = next((kind for type_, kind in _KINDS if isinstance(value, type_)), _NULL)
         self.kinds[kind] += 1
         self.first.setdefault(kind, record)
@@ -236,7 +236,7 @@ class Inferred:
 class Sample:
     """Some records that are JSON objects."""
 
-    records: tuple[Record, ...]
+    records: tuple[SampledRecord, ...]
 
     def columns(
         self, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema] = lambda inferred: inferred
@@ -307,16 +307,18 @@ def _lines(type_: pa.DataType, path: str, seen: _Seen, asked: int, reasons: Mapp
 def of_sample(values: list[bytes]) -> Schema:
     """The fields of these records. Those that are no JSON objects are left out."""
     nowhere = Partition("", 0)
-    return sample_of(Record(nowhere, at, value) for at, value in enumerate(values)).columns(lambda _: None).schema
+    return (
+        sample_of(SampledRecord(nowhere, at, value) for at, value in enumerate(values)).columns(lambda _: None).schema
+    )
 
 
-def first_records(view: SourceView, options: Mapping[str, Any]) -> list[Record]:
+def first_records(view: SourceView, options: Mapping[str, Any]) -> list[SampledRecord]:
     """The first records of each partition that have a value, whatever they hold."""
     ranges = tuple(
         Range(each.partition, each.first, min(each.end, each.first + _PER_PARTITION)) for each in everything(view)
     )
     records = [
-        Record(found.partition, offset, value)
+        SampledRecord(found.partition, offset, value)
         for found in (read(ranges, options) if ranges else ())
         for offset, value in zip(found.offsets.to_pylist(), found.values.to_pylist(), strict=True)
         if value
@@ -324,7 +326,7 @@ def first_records(view: SourceView, options: Mapping[str, Any]) -> list[Record]:
     return sorted(records, key=lambda each: (each.partition, each.offset))
 
 
-def sample_of(records: Iterable[Record]) -> Sample:
+def sample_of(records: Iterable[SampledRecord]) -> Sample:
     """These records, without those that no schema could decode."""
     listed = list(records)
     probe = JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)), max_record_bytes=2**30)

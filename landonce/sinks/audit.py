@@ -104,31 +104,31 @@ class HeldTables(ABC):
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedOffsets:
     """Distinct offsets in order, and how often each of them is there."""
 
     offsets: Offsets
     counts: Offsets
 
     @staticmethod
-    def none() -> Counted:
-        return Counted(np.empty(0, np.int64), np.empty(0, np.int64))
+    def none() -> CountedOffsets:
+        return CountedOffsets(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @staticmethod
-    def of(offsets: Offsets) -> Counted:
+    def of(offsets: Offsets) -> CountedOffsets:
         distinct, counts = np.unique(offsets, return_counts=True)
-        return Counted(distinct, counts.astype(np.int64))
+        return CountedOffsets(distinct, counts.astype(np.int64))
 
-    def between(self, first: int, end: int) -> Counted:
+    def between(self, first: int, end: int) -> CountedOffsets:
         low, high = np.searchsorted(self.offsets, (first, end))
-        return Counted(self.offsets[low:high], self.counts[low:high])
+        return CountedOffsets(self.offsets[low:high], self.counts[low:high])
 
-    def without(self, offsets: Collection[int]) -> Counted:
+    def without(self, offsets: Collection[int]) -> CountedOffsets:
         """The same, but for these."""
         if not offsets:
             return self
         left = ~np.isin(self.offsets, np.fromiter(offsets, np.int64, len(offsets)))
-        return Counted(self.offsets[left], self.counts[left])
+        return CountedOffsets(self.offsets[left], self.counts[left])
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Span:
+class FileSpan:
     """Rows of one partition in a file: `rows` of them, with offsets in `[first, end)`."""
 
     partition: Partition
@@ -152,11 +152,11 @@ class Span:
     """Counted once per registration."""
 
     @staticmethod
-    def of(partition: Partition, offsets: Offsets) -> Span:
-        return Span(partition, int(offsets.min()), int(offsets.max()) + 1, len(offsets))
+    def of(partition: Partition, offsets: Offsets) -> FileSpan:
+        return FileSpan(partition, int(offsets.min()), int(offsets.max()) + 1, len(offsets))
 
-    def plus(self, other: Span) -> Span:
-        return Span(self.partition, min(self.first, other.first), max(self.end, other.end), self.rows + other.rows)
+    def plus(self, other: FileSpan) -> FileSpan:
+        return FileSpan(self.partition, min(self.first, other.first), max(self.end, other.end), self.rows + other.rows)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Doubled:
 
     path: str
     references: tuple[Reference, ...]
-    spans: tuple[Span, ...] = ()
+    spans: tuple[FileSpan, ...] = ()
 
     def holds(self, partition: Partition) -> bool:
         return any(each.partition == partition for each in self.spans)
@@ -177,11 +177,11 @@ class Held(ABC):
     name: str
 
     @abstractmethod
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         """Every offset in `[first, end)` and how often it occurs."""
 
     @abstractmethod
-    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+    def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         """Only those that occur more than once."""
 
     @abstractmethod
@@ -224,9 +224,9 @@ class NoRows(Held):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         del partition, first, end
-        return Counted.none()
+        return CountedOffsets.none()
 
     repeated = counted
 

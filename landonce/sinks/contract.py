@@ -252,7 +252,7 @@ class Sink(ABC):
         """The ledger of a pipeline with this sink: the one that its file names, unless the sink keeps the position itself."""
         return self.open_named_ledger(config.outside_ledger, config.pipeline)
 
-    def open_named_ledger(self, named: model.Ledger, name: str) -> Ledger:
+    def open_named_ledger(self, named: model.LedgerSection, name: str) -> Ledger:
         """The ledger of this name outside of the target, as a pipeline file or a program says where it is. Connects to nothing yet."""
         return named_ledger(named, name)
 

@@ -21,7 +21,7 @@ from landonce.protocol import settle
 from landonce.protocol.blocks import Kind, table_token
 from landonce.protocol.ranges import Partition, Range, label_of
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
-from landonce.protocol.settle import Mode, Problem, Reply, Settling, Stage
+from landonce.protocol.settle import InsertStage, Mode, Problem, Reply, Settling
 from landonce.protocol.target import TargetView
 from landonce.read.block import ReadBlock, Reader, Rejected
 from landonce.read.decoding import decode_by, decoder_of
@@ -320,7 +320,7 @@ def land(
     missing = rows
     refusals = 0
     while settling.fate is None:
-        if settling.stage is Stage.SEND:
+        if settling.stage is InsertStage.SEND:
             reply = _send(writer, missing if settling.missing_only else rows, task)
             settling = settle.after_send(settling, reply)
             if reply is Reply.REFUSED:

@@ -15,7 +15,7 @@ import numpy as np
 
 from landonce.errors import ConfigError, NothingToDo, PlanPending, TargetRefused
 from landonce.failpoints import reach
-from landonce.protocol.block_rows import Row, landed
+from landonce.protocol.block_rows import AnyBlockRow, landed
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView
@@ -30,7 +30,7 @@ from landonce.sinks.deduplicating import recipe_of, table_names, there
 from landonce.sinks.run import run_of
 from landonce.sinks.section import LedgerPlace
 from landonce.sinks.snapshot import FileT, SnapshotSink, TableLedger, VersionT, table_view
-from landonce.sinks.transactional import BlockLedger, TransactionalSink
+from landonce.sinks.transactional import LedgerOfBlocks, TransactionalSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Kept:
+class LedgerAddress:
     """Where a ledger is: for people, and for scripts."""
 
     words: str
@@ -113,7 +113,7 @@ class Upkeep:
     dry: bool = False
 
 
-class Report(Protocol):
+class UpkeepReport(Protocol):
     """What was done to a table, or what would be."""
 
     @property
@@ -124,12 +124,12 @@ class Report(Protocol):
     def lines(self) -> list[str]: ...
 
 
-class Watch(Protocol):
+class UpkeepWatch(Protocol):
     """Hears of progress."""
 
     def step(self, table: str, what: str) -> None: ...
 
-    def done(self, report: Report, number: int, of: int) -> None: ...
+    def done(self, report: UpkeepReport, number: int, of: int) -> None: ...
 
 
 @dataclass
@@ -176,22 +176,22 @@ class Operations:
             )
         return found
 
-    def kept(self) -> Kept:
+    def kept(self) -> LedgerAddress:
         """Where the ledger is."""
         config = self.parts.config
         place, named = config.ledger_place, config.outside_ledger
         if place is not LedgerPlace.OUTSIDE:
-            return Kept(f"{place.value}, in {self.parts.sink}", {"target": str(self.parts.sink)})
+            return LedgerAddress(f"{place.value}, in {self.parts.sink}", {"target": str(self.parts.sink)})
         if named.plugin is not None:
-            return Kept(f"the plug-in {named.plugin.name}", {"plugin": named.plugin.name})
+            return LedgerAddress(f"the plug-in {named.plugin.name}", {"plugin": named.plugin.name})
         if named.sqlite is not None:
-            return Kept(f"the file {named.sqlite}", {"sqlite": str(named.sqlite)})
+            return LedgerAddress(f"the file {named.sqlite}", {"sqlite": str(named.sqlite)})
         if (table := named.keeper_map) is not None:
             where = {"keeper_map": table.path, "table": table.table}
-            return Kept(f"the KeeperMap table {table.table}, at {table.path}", where)
+            return LedgerAddress(f"the KeeperMap table {table.table}, at {table.path}", where)
         if named.memory:
-            return Kept("the memory of a process that has ended", {"memory": True})
-        return Kept("PostgreSQL", {"postgres": True})
+            return LedgerAddress("the memory of a process that has ended", {"memory": True})
+        return LedgerAddress("PostgreSQL", {"postgres": True})
 
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         """The tables that carry a position of their own beside the ledger's."""
@@ -202,7 +202,7 @@ class Operations:
         """What the ledger says, or its tables do where it is new; and each table compared with that."""
         return state, ()
 
-    def rows(self, state: LedgerState) -> Sequence[Row]:
+    def rows(self, state: LedgerState) -> Sequence[AnyBlockRow]:
         """What is known of the pending plan's blocks, where each has a row of its own."""
         del state
         return ()
@@ -312,7 +312,7 @@ class Operations:
             "`start: {group: …}` begins where a consumer group stopped."
         )
 
-    def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
+    def maintain(self, upkeep: Upkeep, watch: UpkeepWatch, tables: tuple[str, ...]) -> Sequence[UpkeepReport]:
         """Looks after the tables that were named, or all that the pipeline writes."""
         del upkeep, watch, tables
         raise ConfigError(
@@ -441,9 +441,9 @@ class TransactionalOperations(Operations):
         with closing(self.sink.open(run_of(self.parts))) as opened:
             return opened.examined().fingerprint()
 
-    def rows(self, state: LedgerState) -> Sequence[Row]:
+    def rows(self, state: LedgerState) -> Sequence[AnyBlockRow]:
         ledger = self.parts.ledger
-        return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, BlockLedger) else ()
+        return ledger.blocks(state.pending.batch) if state.pending and isinstance(ledger, LedgerOfBlocks) else ()
 
     def ahead(self, state: LedgerState, statuses: Iterable[TableStatus], partitions: Iterable[Partition]) -> TargetView:
         del statuses

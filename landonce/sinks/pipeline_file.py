@@ -14,7 +14,7 @@ from landonce.config.model import (
     Batch,
     DeadLetters,
     Duration,
-    Ledger,
+    LedgerSection,
     Source,
     Spark,
     Transform,
@@ -35,7 +35,7 @@ class Pipeline(Part):
     transform: Transform = Transform()
     sink: Annotated[SinkSection, BeforeValidator(registry.section_of)]
     """One kind of sink, by its name: `sink: {clickhouse: {…}}`."""
-    ledger: Ledger | None = None
+    ledger: LedgerSection | None = None
     """Without a word: the table itself if it is one Iceberg table, the target if it is an SQL database, else the SQLite file
     `landonce.ledger`."""
     dedup: Dedup | None = None
@@ -104,8 +104,8 @@ class Pipeline(Part):
         return self.ledger_place is LedgerPlace.IN_COMMIT
 
     @property
-    def outside_ledger(self) -> Ledger:
-        return self.ledger or Ledger(sqlite=Path("landonce.ledger"))
+    def outside_ledger(self) -> LedgerSection:
+        return self.ledger or LedgerSection(sqlite=Path("landonce.ledger"))
 
     def beside(self, folder: Path) -> Pipeline:
         """The same, with relative paths taken from the file's own folder, wherever the command is run."""

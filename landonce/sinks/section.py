@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from landonce.config import secrets
-from landonce.config.model import Ledger, TopicMatch, Topics, Transform, takes_topic
+from landonce.config.model import LedgerSection, TopicMatch, Topics, Transform, takes_topic
 from landonce.config.part import Part
 from landonce.errors import ConfigError
 
@@ -63,7 +63,7 @@ class SinkSection(Part, ABC):
         """The key of this section for which a record, or its schema, must name its fields. Empty: none is set."""
         return ""
 
-    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
         """Raises `ValueError` for sections of the file that this sink does not go with."""
 
     @property
@@ -89,7 +89,7 @@ class TableSection(SinkSection):
 
     @property
     def change_mode(self) -> str:
-        changes: Changes | None = getattr(self, "meaning", None) or getattr(self, "changes", None)
+        changes: ChangesSection | None = getattr(self, "meaning", None) or getattr(self, "changes", None)
         return changes.mode if changes is not None else ""
 
     @property
@@ -106,7 +106,7 @@ class TableSection(SinkSection):
         return given
 
 
-class Routed(Part):
+class RoutedTable(Part):
     """One table of several. It takes records of its topics whose routing field meets its condition; without either, every record."""
 
     table: str = Field(min_length=1)
@@ -130,7 +130,7 @@ class RoutedSection(TableSection):
 
     table: str | None = Field(default=None, min_length=1)
     """One; or one for each topic, `{_topic}`; or for each value of a field, `events_{kind}`; or for both, `{_topic}_{kind}`."""
-    tables: tuple[Routed, ...] = ()
+    tables: tuple[RoutedTable, ...] = ()
     route_field: str | None = None
 
     @model_validator(mode="after")
@@ -218,7 +218,7 @@ def one_column(given: Any) -> Any:
     return given
 
 
-def refuse_unkeyed(mode: str, key: tuple[str, ...], changes: Changes | None) -> None:
+def refuse_unkeyed(mode: str, key: tuple[str, ...], changes: ChangesSection | None) -> None:
     """Raises `ValueError` where only some of `mode: upsert`, `key` and `changes` are there."""
     if (mode == "upsert") != bool(key):
         raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
@@ -226,7 +226,7 @@ def refuse_unkeyed(mode: str, key: tuple[str, ...], changes: Changes | None) -> 
         raise ValueError("changes: needs `mode: upsert` and a `key`")
 
 
-class Changes(Part):
+class ChangesSection(Part):
     """Records that change rows: which field holds the operation, and what it is called."""
 
     mode: Literal["upsert", "operation", "debezium", "dms"]
@@ -236,7 +236,7 @@ class Changes(Part):
     delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
 
     @model_validator(mode="after")
-    def _sound(self) -> Changes:
+    def _sound(self) -> ChangesSection:
         names = [*self.insert, *self.update, *self.delete]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -23,7 +23,7 @@ from landonce.protocol.block_rows import BlockRow, Claim
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanced
 from landonce.protocol.target import TargetView
-from landonce.protocol.transact import Stage, Transacting
+from landonce.protocol.transact import Transacting, TransactStage
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoding import decode_by
 from landonce.read.rows import fit_to
@@ -145,15 +145,15 @@ def _through(
 ) -> Transacting:
     """One transaction, up to a fate or an unanswered COMMIT."""
     while settling.fate is None:
-        if settling.stage is Stage.FLIP:
+        if settling.stage is TransactStage.FLIP:
             reach("flip.before")
             settling = transact.after_flip(settling, flipped=writer.flip(claim, receipt))
             reach("flip.after")
-        elif settling.stage is Stage.READ:
+        elif settling.stage is TransactStage.READ:
             settling = transact.after_read(settling, writer.read(), claim)
-            if settling.stage is Stage.FLIP:
+            if settling.stage is TransactStage.FLIP:
                 return settling
-        elif settling.stage is Stage.ROWS:
+        elif settling.stage is TransactStage.ROWS:
             if not writer.unaltered():
                 raise Altered
             if rows.num_rows:
@@ -264,7 +264,7 @@ class TransactionalTable(ABC):
 
 
 @runtime_checkable
-class BlockLedger(Protocol):
+class LedgerOfBlocks(Protocol):
     """What a ledger beside the rows has, beyond `Ledger`: a row for each block of the pending plan (`PlainSqlLedger`)."""
 
     def blocks(self, batch: int) -> tuple[BlockRow, ...]: ...
@@ -275,7 +275,7 @@ class BlockLedger(Protocol):
 class TransactionalSink(Sink):
     """A table in a database whose transaction covers the rows of a block and its row in the ledger.
 
-    `open_ledger` and `open_query_ledger` return a `Ledger` in the same database that is a `BlockLedger`, too.
+    `open_ledger` and `open_query_ledger` return a `Ledger` in the same database that is a `LedgerOfBlocks`, too.
     """
 
     guarantee = Guarantee.TRANSACTIONAL
@@ -389,7 +389,7 @@ class OpenTransactional(OpenSink):
 
     def __init__(self, sink: TransactionalSink, run: Run) -> None:
         super().__init__(run)
-        if not isinstance(run.ledger, BlockLedger):
+        if not isinstance(run.ledger, LedgerOfBlocks):
             raise TypeError("the ledger of a database is in it, and keeps a row for each block")
         self.sink, self.ledger = sink, run.ledger
         self.table = sink.open_table()

@@ -17,8 +17,8 @@ from typing import Any
 
 from landonce.errors import Fenced, LedgerUnreadable
 from landonce.ledger.entry_claims import EntryClaims
+from landonce.protocol.block_rows import BlockState as BlockMark
 from landonce.protocol.block_rows import Claim, Spot
-from landonce.protocol.block_rows import Mark as BlockMark
 from landonce.protocol.ledger import LedgerState, Note, prepared, taken
 from landonce.testing.case import Suite, refused
 from landonce.testing.crashing import (

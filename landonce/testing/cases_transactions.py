@@ -15,7 +15,7 @@ import pyarrow as pa
 from landonce.errors import PlanPending, Unbalanced
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.ledger.plain_sql import PlainSqlLedger
-from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.block_rows import BlockState, Claim
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.receipt import Fate
 from landonce.protocol.transact import Transacting
@@ -63,7 +63,7 @@ def a_block_lands_with_its_row(site: TransactionSite) -> None:
     state = _prepared(site, 2)
     assert _settled(site, state, 0).fate is Fate.LANDED
     assert held(site) == as_rows(four(0)), "the block is not there as it was written"
-    assert _marks(site) == [Mark.AFTER, Mark.BEFORE], "the wrong row was flipped, or none"
+    assert _marks(site) == [BlockState.AFTER, BlockState.BEFORE], "the wrong row was flipped, or none"
 
 
 @case()
@@ -88,7 +88,7 @@ def a_block_without_rows_is_done_too(site: TransactionSite) -> None:
     """A batch of filtered records would never be recorded."""
     state = _prepared(site, 1)
     assert _settled(site, state, 0, table=four(0).slice(0, 0)).fate is Fate.LANDED
-    assert _marks(site) == [Mark.AFTER], "a block without rows stays pending"
+    assert _marks(site) == [BlockState.AFTER], "a block without rows stays pending"
 
 
 @case()
@@ -111,7 +111,7 @@ def what_is_not_committed_leaves_nothing(site: TransactionSite) -> None:
     writer.write(four(0))
     writer.close()
     assert held(site) == [], "rows of a transaction that was not committed are there"
-    assert _marks(site) == [Mark.BEFORE], "the row of a transaction that was not committed is flipped"
+    assert _marks(site) == [BlockState.BEFORE], "the row of a transaction that was not committed is flipped"
 
 
 @case()
@@ -155,7 +155,7 @@ def a_plan_is_not_forgotten_with_blocks_that_are_there(site: TransactionSite) ->
     refused(
         PlanPending, lambda: site.ledger().change(state, forgotten), "a plan was forgotten with a block that is there"
     )
-    assert _marks(site) == [Mark.AFTER, Mark.BEFORE], "the rows of the blocks went with it"
+    assert _marks(site) == [BlockState.AFTER, BlockState.BEFORE], "the rows of the blocks went with it"
 
 
 @case(HAS_TABLE)
@@ -214,5 +214,5 @@ def _settled(
     return settle_block(lambda: site.writer(number), Claim.of(state), receipt, block, f"block {number}")
 
 
-def _marks(site: TransactionSite) -> list[Mark]:
+def _marks(site: TransactionSite) -> list[BlockState]:
     return [row.mark for row in site.ledger().blocks(BATCH)]

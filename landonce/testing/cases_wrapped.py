@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from landonce.errors import LandonceError, NotPushed, TargetRefused
 from landonce.ledger.block_ledgers import PushPlace
-from landonce.protocol.block_rows import Claim, Mark, Spot
+from landonce.protocol.block_rows import BlockState, Claim, Spot
 from landonce.protocol.blocks import Block, Identity, block_key
 from landonce.protocol.ledger import LedgerState, taken
 from landonce.protocol.ranges import Range
@@ -301,7 +301,7 @@ def a_batch_is_pushed_and_recorded(site: WrappedSite) -> None:
         assert driven.push(sink, number).fate is Fate.LANDED, (
             "a task that is run again does not see that its block landed"
         )
-    assert [row.mark for row in driven.place.open().status(1).rows] == [Mark.AFTER] * 3
+    assert [row.mark for row in driven.place.open().status(1).rows] == [BlockState.AFTER] * 3
     assert held(site) == as_rows(*(four(each) for each in range(3))), "the batch is not there, once"
 
 

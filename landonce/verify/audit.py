@@ -21,17 +21,17 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import skipped_ranges
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, Start
-from landonce.sinks.audit import Counted, HeldKeys, HeldTables, Mask, Offsets
+from landonce.sinks.audit import CountedOffsets, HeldKeys, HeldTables, Mask, Offsets
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.worker import Recipe
 from landonce.verify.events import ABSENT, EventAudit, Halves, Keyed, KeyReader, Remembered, states
 from landonce.verify.expect import Decoded, Expectation, Transformed
 from landonce.verify.handled import HandledLetters
-from landonce.verify.judge import Bounds, Fates, Fault, Place, bounds, judge_letters, notes
+from landonce.verify.judge import Bounds, Fates, Fault, Whereabouts, bounds, judge_letters, notes
 from landonce.verify.report import EventsReport, PartitionReport, Report
 from landonce.verify.table import KeyedAudit, RowsAudit, Stretch, TableAudit, cut
-from landonce.verify.topic import Letters, PlainReader, Window, late_letters
+from landonce.verify.topic import LetterOffsets, PlainReader, Window, late_letters
 from landonce.verify.values import ValueAudit
 
 Progress = Callable[[int], None]
@@ -71,7 +71,7 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             expectation=expectation,
             tables=tables,
             values=values,
-            letters=Letters(_letter_folders(config), config.pipeline, labels, _judgement(parts, tables)),
+            letters=LetterOffsets(_letter_folders(config), config.pipeline, labels, _judgement(parts, tables)),
             handled=HandledLetters.of(_letter_folders(config), config.pipeline, replayable=not parts.sink.no_replay),
             events=events,
             late=late_letters(config.dead_letters.path, config.pipeline, labels, events.forgotten_before)
@@ -131,7 +131,7 @@ class Auditor:
     tables: HeldTables
     values: bool
     """Whether values are compared too."""
-    letters: Letters
+    letters: LetterOffsets
     handled: HandledLetters
     to_end: bool
     from_start: bool
@@ -165,7 +165,7 @@ class Auditor:
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
         report = PartitionReport.of(bound)
         counted = self.letters.of(bound.label)
-        report.note_repeated(Place.DEAD_LETTERS, counted.between(0, bound.start))
+        report.note_repeated(Whereabouts.DEAD_LETTERS, counted.between(0, bound.start))
         compacted = bound.partition.topic in self.compacted
         for whole in self.reader.windows(bound.partition, bound.start, bound.end):
             held = partial(_held, tables, bound, whole)
@@ -216,8 +216,8 @@ class Auditor:
         for bound, report in zip(found, topics, strict=True):
             missing, twice = (judged.of(bound, fault) for fault in (Fault.MISSING, Fault.TWICE))
             report.copies -= len(missing)
-            report.note(Fault.MISSING, Place.TARGET, missing)
-            report.note(Fault.TWICE, Place.TARGET, twice)
+            report.note(Fault.MISSING, Whereabouts.TARGET, missing)
+            report.note(Fault.TWICE, Whereabouts.TARGET, twice)
         judged.report.faults = judged.samples(self._key_of)
         return judged.report
 
@@ -261,7 +261,7 @@ class Auditor:
         there = [each for each in changes if each is not None]
         return pa.concat_tables(there) if there else None
 
-    def _fates(self, bound: Bounds, window: Window, letters: Counted) -> Fates:
+    def _fates(self, bound: Bounds, window: Window, letters: CountedOffsets) -> Fates:
         """`letters`: those that still count. What the target refused may have landed in a replay since."""
         refused = self.letters.refused(bound.label)
         fates = self.expectation.of(window).without(refused[np.isin(refused, letters.offsets)])
@@ -274,7 +274,9 @@ class Auditor:
                 gone |= (offsets >= each.first) & (offsets < each.end)
         return gone
 
-    def _still_letters(self, bound: Bounds, fates: Fates, letters: Counted, held: Callable[[], Offsets]) -> Offsets:
+    def _still_letters(
+        self, bound: Bounds, fates: Fates, letters: CountedOffsets, held: Callable[[], Offsets]
+    ) -> Offsets:
         """Letters that another file made, or other columns: they stay letters until they are replayed, though they would land or be
         filtered now. What any table holds is no letter."""
         waiting = np.intersect1d(self.letters.judged_otherwise(bound.label), fates.offsets[~fates.dead])

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from landonce.engine.dead_letters import Place
 from landonce.engine.replay import handled
 from landonce.protocol.ranges import Partition
-from landonce.sinks.audit import Counted, Offsets
+from landonce.sinks.audit import CountedOffsets, Offsets
 from landonce.verify.topic import Window
 
 _NONE: Mapping[int, bytes | None] = {}
@@ -59,8 +59,8 @@ class HandledLetters:
         )
 
     def judged(
-        self, label: Partition, window: Window, letters: Counted, held: Callable[[], Offsets]
-    ) -> tuple[Window, Counted, Offsets]:
+        self, label: Partition, window: Window, letters: CountedOffsets, held: Callable[[], Offsets]
+    ) -> tuple[Window, CountedOffsets, Offsets]:
         """The window as it should have landed, the letters that still count, and the offsets whose letters were dropped. `held`: what any
         table holds in the window; asked only where a replay is on its way."""
         here = window.offsets
@@ -99,7 +99,9 @@ def _by_partition(found: Iterable[Mapping[Place, bytes | None]]) -> Mapping[Part
     return partitions
 
 
-def _within(found: Mapping[int, bytes | None], offsets: Offsets, but: Counted | None = None) -> dict[int, bytes | None]:
+def _within(
+    found: Mapping[int, bytes | None], offsets: Offsets, but: CountedOffsets | None = None
+) -> dict[int, bytes | None]:
     """Those at these offsets, and where there is no letter."""
     if not found:
         return {}

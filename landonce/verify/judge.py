@@ -37,7 +37,7 @@ from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import changed_topics
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView
-from landonce.sinks.audit import Counted, Mask, Offsets
+from landonce.sinks.audit import CountedOffsets, Mask, Offsets
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ FAULTS = (Fault.MISSING, Fault.DUPLICATED, Fault.UNEXPECTED)
 """The faults that every table can have."""
 
 
-class Place(str, Enum):
+class Whereabouts(str, Enum):
     """Where they differ."""
 
     TARGET = "target"
@@ -219,7 +219,7 @@ class Fates:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedOffsets:
     """Every known offset of the window, in order, and which of them are at fault, how and where."""
 
     offsets: Offsets
@@ -227,10 +227,12 @@ class Judged:
     """Records that are where they should be."""
     vanished: int
     """Offsets of a compacted topic that the target or the dead letters hold, and Kafka no longer does."""
-    faults: tuple[tuple[Fault, Place, Mask], ...]
+    faults: tuple[tuple[Fault, Whereabouts, Mask], ...]
 
 
-def judge_rows(expected: Expected, target: Counted, letters: Counted, *, compacted: bool = False) -> Judged:
+def judge_rows(
+    expected: Expected, target: CountedOffsets, letters: CountedOffsets, *, compacted: bool = False
+) -> JudgedOffsets:
     """One table: the verdicts in the target, and in both."""
     offsets = _union(expected.offsets, target.offsets)
     lands = _spread(offsets, expected.offsets, expected.lands)
@@ -241,14 +243,14 @@ def judge_rows(expected: Expected, target: Counted, letters: Counted, *, compact
         offsets,
         lands & held,
         vanished,
-        (Fault.MISSING, Place.TARGET, lands & ~held),
-        (Fault.DUPLICATED, Place.TARGET, _spread(offsets, target.offsets, target.counts > 1)),
-        (Fault.DUPLICATED, Place.BOTH, both),
-        (Fault.UNEXPECTED, Place.TARGET, held & ~lands & ~both & ~vanished),
+        (Fault.MISSING, Whereabouts.TARGET, lands & ~held),
+        (Fault.DUPLICATED, Whereabouts.TARGET, _spread(offsets, target.offsets, target.counts > 1)),
+        (Fault.DUPLICATED, Whereabouts.BOTH, both),
+        (Fault.UNEXPECTED, Whereabouts.TARGET, held & ~lands & ~both & ~vanished),
     )
 
 
-def judge_letters(fates: Fates, held: Offsets, letters: Counted, *, compacted: bool = False) -> Judged:
+def judge_letters(fates: Fates, held: Offsets, letters: CountedOffsets, *, compacted: bool = False) -> JudgedOffsets:
     """The verdicts in the dead letters. `held` is what any table holds."""
     offsets = _union(fates.offsets, letters.offsets)
     dead = _spread(offsets, fates.offsets, fates.dead)
@@ -259,14 +261,14 @@ def judge_letters(fates: Fates, held: Offsets, letters: Counted, *, compacted: b
         offsets,
         dead & lettered,
         vanished,
-        (Fault.MISSING, Place.DEAD_LETTERS, dead & ~lettered),
-        (Fault.DUPLICATED, Place.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
-        (Fault.UNEXPECTED, Place.DEAD_LETTERS, alone & ~dead & ~vanished),
+        (Fault.MISSING, Whereabouts.DEAD_LETTERS, dead & ~lettered),
+        (Fault.DUPLICATED, Whereabouts.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
+        (Fault.UNEXPECTED, Whereabouts.DEAD_LETTERS, alone & ~dead & ~vanished),
     )
 
 
-def _judged(offsets: Offsets, right: Mask, vanished: Mask, *faults: tuple[Fault, Place, Mask]) -> Judged:
-    return Judged(
+def _judged(offsets: Offsets, right: Mask, vanished: Mask, *faults: tuple[Fault, Whereabouts, Mask]) -> JudgedOffsets:
+    return JudgedOffsets(
         offsets=offsets,
         right=int(np.count_nonzero(right)),
         vanished=int(np.count_nonzero(vanished)),

@@ -65,7 +65,7 @@ class LastChanges:
 
 
 @dataclass(frozen=True)
-class Limits:
+class KeyLimits:
     """Of each partition, by its number: the range `[start, end)` that is judged, and whether records may be gone."""
 
     starts: Offsets
@@ -101,7 +101,7 @@ class JudgedKeys:
 
 
 def judge_keys(
-    identity: Sequence[str], last: pa.Table, held: pa.Table, deleted_later: pa.Table, limits: Limits
+    identity: Sequence[str], last: pa.Table, held: pa.Table, deleted_later: pa.Table, limits: KeyLimits
 ) -> JudgedKeys:
     """`last` has `PLACE` and `LAST` beside the keys, `held` has `PLACE` and `OFFSET`. All keys are `plain`.
 
@@ -139,7 +139,7 @@ class _Rows:
 class _Judging:
     """Names in the singular are masks over rows, names in the plural over keys."""
 
-    def __init__(self, count: int, changes: _Changes, rows: _Rows, limits: Limits) -> None:
+    def __init__(self, count: int, changes: _Changes, rows: _Rows, limits: KeyLimits) -> None:
         self.count = count
         self._changes, self._rows, self._limits = changes, rows, limits
         here = rows.place != UNKNOWN

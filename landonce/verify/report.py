@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from landonce.protocol.ranges import Partition
-from landonce.sinks.audit import Counted, Doubled, Mask, Offsets
-from landonce.verify.judge import FAULTS, Bounds, Fault, Judged, Place
+from landonce.sinks.audit import CountedOffsets, Doubled, Mask, Offsets
+from landonce.verify.judge import FAULTS, Bounds, Fault, JudgedOffsets, Whereabouts
 
 _OF_TABLES = ("expected", "landed", "in_flight", "before", "vanished")
 _OF_TOPICS = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before", "vanished")
@@ -25,7 +25,7 @@ LISTED = 20
 
 
 @dataclass(frozen=True)
-class Run:
+class FaultyRange:
     """Offsets `[first, end)`, of which `records` are at fault: all that are known in between."""
 
     first: int
@@ -40,7 +40,7 @@ class Runs:
     records: int = 0
     more: int = 0
     """Runs that are counted and not listed."""
-    listed: list[Run] = field(default_factory=list)
+    listed: list[FaultyRange] = field(default_factory=list)
     _open: bool = False
     """The last run reached the end of its window, and may continue in the next."""
 
@@ -50,7 +50,7 @@ class Runs:
         starts, stops = edges[::2], edges[1::2]
         self.records += int(np.count_nonzero(mask))
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            run = Run(int(offsets[start]), int(offsets[stop - 1]) + 1, stop - start)
+            run = FaultyRange(int(offsets[start]), int(offsets[stop - 1]) + 1, stop - start)
             continues = self._open and start == 0
             if continues and self.more == 0 and self.listed:
                 last = self.listed[-1]
@@ -97,7 +97,7 @@ class PartitionReport:
     vanished: int = 0
     """Rows whose records compaction has removed."""
     unprovable: Unprovable | None = None
-    faults: dict[tuple[Fault, Place], Runs] = field(default_factory=dict)
+    faults: dict[tuple[Fault, Whereabouts], Runs] = field(default_factory=dict)
     listed_elsewhere: dict[Fault, int] = field(default_factory=dict)
     """Faults that are counted here; the report of their table lists the ranges."""
     doubled: tuple[str, ...] = ()
@@ -107,20 +107,20 @@ class PartitionReport:
     def of(bound: Bounds) -> PartitionReport:
         return PartitionReport(bound.partition, bound.label.topic, bound.start, bound.end)
 
-    def add(self, judged: Judged) -> None:
+    def add(self, judged: JudgedOffsets) -> None:
         """The faults of one more window."""
         self.vanished += judged.vanished
         found = {(fault, place): mask for fault, place, mask in judged.faults}
         for key in found.keys() | self.faults.keys():
             self.faults.setdefault(key, Runs()).add(judged.offsets, found.get(key, judged.offsets < 0))
 
-    def note(self, fault: Fault, place: Place, offsets: Offsets) -> None:
+    def note(self, fault: Fault, place: Whereabouts, offsets: Offsets) -> None:
         """Offsets at fault, in order. Runs are consecutive numbers: other known offsets are not available here."""
         if len(offsets):
             around = np.union1d(offsets, offsets + 1)
             self.faults.setdefault((fault, place), Runs()).add(around, np.isin(around, offsets))
 
-    def note_repeated(self, place: Place, counted: Counted) -> None:
+    def note_repeated(self, place: Whereabouts, counted: CountedOffsets) -> None:
         self.note(Fault.DUPLICATED, place, counted.offsets[counted.counts > 1])
 
     def count(self, fault: Fault) -> int:
@@ -131,9 +131,9 @@ class PartitionReport:
     def exact(self) -> bool:
         return not any(self.count(fault) for fault in Fault)
 
-    def listed(self) -> Iterator[tuple[Fault, Place, Runs]]:
+    def listed(self) -> Iterator[tuple[Fault, Whereabouts, Runs]]:
         for fault in Fault:
-            for place in Place:
+            for place in Whereabouts:
                 runs = self.faults.get((fault, place))
                 if runs is not None and runs.records:
                     yield fault, place, runs

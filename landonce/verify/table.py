@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import DELETE, OPERATION
-from landonce.sinks.audit import OFFSET, PLACE, Counted, Held, HeldKeys, Offsets, plain
-from landonce.verify.judge import Bounds, Expected, Fates, Fault, Place, judge_rows
-from landonce.verify.keys import LAST, JudgedKeys, LastChanges, Limits, judge_keys
+from landonce.sinks.audit import OFFSET, PLACE, CountedOffsets, Held, HeldKeys, Offsets, plain
+from landonce.verify.judge import Bounds, Expected, Fates, Fault, Whereabouts, judge_rows
+from landonce.verify.keys import LAST, JudgedKeys, KeyLimits, LastChanges, judge_keys
 from landonce.verify.report import LISTED, KeyFault, PartitionReport, Stray, TableReport, Unprovable
 from landonce.verify.values import ValueAudit
 
@@ -33,7 +33,7 @@ class Stretch:
     first: int
     end: int
     fates: Fates
-    letters: Counted
+    letters: CountedOffsets
     compacted: bool
 
 
@@ -81,7 +81,7 @@ class RowsAudit(TableAudit):
         self._values = values
         self._reports: dict[Partition, PartitionReport] = {}
         self._judged: dict[Partition, int] = {}
-        self._counted: tuple[tuple[Partition, int, int], Counted] | None = None
+        self._counted: tuple[tuple[Partition, int, int], CountedOffsets] | None = None
 
     @property
     def table(self) -> Held:
@@ -90,7 +90,7 @@ class RowsAudit(TableAudit):
     def held(self, bound: Bounds, first: int, end: int) -> Offsets:
         return self._count(bound, first, end).offsets
 
-    def _count(self, bound: Bounds, first: int, end: int) -> Counted:
+    def _count(self, bound: Bounds, first: int, end: int) -> CountedOffsets:
         """The last answer is kept: it may be asked for twice."""
         asked = (bound.label, first, end)
         if self._counted is None or self._counted[0] != asked:
@@ -142,11 +142,11 @@ class RowsAudit(TableAudit):
         self._report(bound)
         for first, end in cut(self._judged[bound.partition], to):
             if self._held.count(bound.label, first, end):
-                self._compare(bound, first, end, Expected.none(), Counted.none(), compacted)
+                self._compare(bound, first, end, Expected.none(), CountedOffsets.none(), compacted)
         self._judged[bound.partition] = max(to, self._judged[bound.partition])
 
     def _compare(
-        self, bound: Bounds, first: int, end: int, expected: Expected, letters: Counted, compacted: bool
+        self, bound: Bounds, first: int, end: int, expected: Expected, letters: CountedOffsets, compacted: bool
     ) -> Offsets:
         report = self._report(bound)
         held = self._count(bound, first, end)
@@ -169,7 +169,7 @@ class RowsAudit(TableAudit):
         lowest = self._held.lowest(bound.label, 0, bound.start) if report.before else None
         if lowest is not None:
             for low, high in cut(lowest, bound.start):
-                report.note_repeated(Place.TARGET, self._held.repeated(bound.label, low, high))
+                report.note_repeated(Whereabouts.TARGET, self._held.repeated(bound.label, low, high))
         return report
 
 
@@ -258,7 +258,7 @@ class KeyedAudit(TableAudit):
         keys = known.schema.empty_table().select(self._identity)
         none = pa.array([], pa.int64())
         ordered = sorted(bounds, key=lambda each: self._places[each.label])
-        limits = Limits(
+        limits = KeyLimits(
             np.array([each.start for each in ordered]),
             np.array([each.end for each in ordered]),
             np.array([self._compacted[each.label] for each in ordered]),
@@ -277,7 +277,7 @@ class KeyedAudit(TableAudit):
         for name in ("expected", "landed", "in_flight", "before", "vanished"):
             setattr(report, name, int(getattr(judged, name)[place]))
         for fault, faulty in judged.faults.items():
-            report.note(fault, Place.TARGET, np.unique(faulty.offsets[faulty.places == place]))
+            report.note(fault, Whereabouts.TARGET, np.unique(faulty.offsets[faulty.places == place]))
         return report
 
     def _notes(self, judged: JudgedKeys) -> list[str]:

@@ -26,7 +26,7 @@ from landonce.engine.dead_letters import committed, reason_of, with_refusals
 from landonce.errors import RetentionOverrun, SourceUnavailable
 from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import UNREADABLE, Code
-from landonce.sinks.audit import Counted, Offsets
+from landonce.sinks.audit import CountedOffsets, Offsets
 
 _headers = methodcaller("headers")
 _AT_ONCE = 20_000
@@ -187,7 +187,7 @@ _BY_OTHERS = (Code.UNKNOWN_SCHEMA, Code.NO_TABLE)
 """Letters for what is neither in the file nor in a table: a schema that the registry lacked, a table that did not exist."""
 
 
-class Letters:
+class LetterOffsets:
     """The offsets of dead letters, per partition: one pass over the files, eight bytes for each letter. Topics are labels. `judgement`: what
     the present file and tables judge by (`Recipe.judgement`); empty if that is not known.
 
@@ -205,11 +205,11 @@ class Letters:
                     refusals.add(letter)
                 elif judgement and _judged_otherwise(letter, judgement):
                     otherwise.add(letter)
-        self._counted = {partition: Counted.of(offsets) for partition, offsets in everything.found().items()}
+        self._counted = {partition: CountedOffsets.of(offsets) for partition, offsets in everything.found().items()}
         self._refused, self._otherwise = refusals.found(), otherwise.found()
 
-    def of(self, partition: Partition) -> Counted:
-        return self._counted.get(partition, Counted.none())
+    def of(self, partition: Partition) -> CountedOffsets:
+        return self._counted.get(partition, CountedOffsets.none())
 
     def refused(self, partition: Partition) -> Offsets:
         """The records that the target itself refused. Nothing else could predict that."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from landonce.sinks.audit import Doubled
-from landonce.verify.judge import Fault, Place
+from landonce.verify.judge import Fault, Whereabouts
 from landonce.verify.report import Compared, EventsReport, KeyFault, PartitionReport, Report, TableReport
 
 _HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
@@ -104,9 +104,9 @@ def _faults(report: PartitionReport, table: str) -> Iterator[str]:
     for fault, place, runs in report.listed():
         listed = ", ".join(f"[{run.first}, {run.end})" for run in runs.listed)
         more = f" and {runs.more} more" if runs.more else ""
-        where = "the target and the dead letters" if place is Place.BOTH else f"the {place.value}"
+        where = "the target and the dead letters" if place is Whereabouts.BOTH else f"the {place.value}"
         files = ""
-        if (fault, place) == (Fault.DUPLICATED, Place.TARGET) and report.doubled:
+        if (fault, place) == (Fault.DUPLICATED, Whereabouts.TARGET) and report.doubled:
             files = f"; {len(report.doubled)} data files that hold such rows are registered more than once: see below"
         yield f"{table}{report.partition}: {runs.records} {fault.value} in {where}: {listed}{more}{files}"
 

@@ -15,9 +15,9 @@ from plain_process import UNDISTURBED, PlainProcess
 from rich.console import Console
 
 from landonce.cli import main
-from landonce.cli.local import Sink
+from landonce.cli.local import SinkName
 from landonce.demo import scenario
-from landonce.demo.proof import Proof, Rows, proof_of, prove_events, prove_records
+from landonce.demo.proof import LandedRows, Proof, proof_of, prove_events, prove_records
 from landonce.demo.scenario import DedupDemo, DriverProcess
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -99,7 +99,7 @@ def test_the_demo_of_deduplication_kills_both_halves_and_counts_every_event(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sink", [each.value for each in Sink])
+@pytest.mark.parametrize("sink", [each.value for each in SinkName])
 @pytest.mark.parametrize(
     ("options", "proof"),
     [
@@ -185,16 +185,16 @@ def test_the_proof_of_events_shows_what_is_wrong(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, sentence = SPOILED[what]
-    proof = prove_events(Rows.of(rows), SENT, 3)
+    proof = prove_events(LandedRows.of(rows), SENT, 3)
     monkeypatch.setattr(scenario.DedupDemo, "play", lambda _: proof)
     code, said = demo(monkeypatch, capsys, "--dedup")
     assert " ".join(said.split()) == sentence
     assert code == (0 if proof.exact else 1)
 
 
-def all_landed(sent: Sequence[Sequence[int]]) -> Rows:
+def all_landed(sent: Sequence[Sequence[int]]) -> LandedRows:
     """A row for every record."""
-    return Rows.of(
+    return LandedRows.of(
         [(event, partition, offset) for partition, here in enumerate(sent) for offset, event in enumerate(here)]
     )
 
@@ -221,7 +221,7 @@ def test_three_of_ten_events_are_sent_again_in_every_way(tmp_path: Path) -> None
 
 def test_the_proof_of_records_reads_their_coordinates() -> None:
     rows = [(number, number % 2, number // 2) for number in range(20)]
-    assert prove_records(Rows.of(rows), [10, 10], 3).exact
-    assert prove_records(Rows.of([*rows, rows[3]]), [10, 10], 3).duplicated == 1
-    moved = prove_records(Rows.of([(0, 0, 1), *rows[1:]]), [10, 10], 3)
+    assert prove_records(LandedRows.of(rows), [10, 10], 3).exact
+    assert prove_records(LandedRows.of([*rows, rows[3]]), [10, 10], 3).duplicated == 1
+    moved = prove_records(LandedRows.of([(0, 0, 1), *rows[1:]]), [10, 10], 3)
     assert (moved.duplicated, moved.missing) == (1, 1)

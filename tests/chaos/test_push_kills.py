@@ -25,7 +25,7 @@ from pyiceberg.catalog import load_catalog
 from wrapped_scene import age_claims
 
 from landonce.local import LocalClickHouse
-from landonce.protocol.push import Stage
+from landonce.protocol.push import PushStage
 from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -207,7 +207,7 @@ def test_every_step_and_every_place_is_killed() -> None:
     }  # between shards: of a sink with several, which has chains of its own
     inserts -= {"open.table", "create.table"}  # of several tables, in test_clickhouse_fan_out
     commits = failpoints_in("sinks/snapshot.py", "sinks/iceberg/**/*.py")
-    stages = {place for stage in set(Stage) - {Stage.RELEASE, Stage.SKIP} for place in sides(stage.value)}
+    stages = {place for stage in set(PushStage) - {PushStage.RELEASE, PushStage.SKIP} for place in sides(stage.value)}
     assert {
         *IN_SQLITE,
         *IN_CLICKHOUSE,

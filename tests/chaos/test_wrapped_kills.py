@@ -15,7 +15,7 @@ from plain_driver import FirstWithSpark
 from wrapped_scene import Aging, wrapped
 
 from landonce.local import LocalKafka
-from landonce.protocol.push import Stage
+from landonce.protocol.push import PushStage
 from landonce.protocol.steps import Step
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -87,7 +87,7 @@ WITH_SPARK = [Kill("push.after")]
 def test_every_step_and_every_place_is_killed() -> None:
     """A new step or a new stage fails here until a chain kills it."""
     others = {Step.STOP, Step.KILL, Step.REARM, Step.OPEN, Step.RESOLVE}
-    named = [step.value for step in set(Step) - others] + [stage.value for stage in Stage]
+    named = [step.value for step in set(Step) - others] + [stage.value for stage in PushStage]
     places = {f"{each}.{side}" for each in named for side in ("before", "after")} | {"read.after", "stage.after"}
     assert {kill.place for kill in ATTEMPTS + RELEASED + EMPTY + FRESH + BETWEEN} == places
 

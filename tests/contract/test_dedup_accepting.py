@@ -24,7 +24,7 @@ from landonce.config.dedup import MOST_CACHED
 from landonce.dedup import comparing
 from landonce.dedup import scratch as scratch_module
 from landonce.dedup.chunks import opened
-from landonce.dedup.comparing import JoinedShards, Joining, Place, Share
+from landonce.dedup.comparing import JoinedShards, Joining, LabelledPartition, Share
 from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import KEY_BYTES, Keys, digest_of, encode, first_seen_of, slices_of_shards
@@ -118,7 +118,7 @@ class Accepting:
 def _share(hi: np.ndarray[Any, np.dtype[np.uint64]], first: int) -> Share:
     rows = np.arange(first, first + len(hi))
     zeros = np.zeros(len(hi), np.int32)
-    return Share(0, "a", (Place("t", 0),), hi, hi, rows, zeros, rows, rows.astype(np.int32))
+    return Share(0, "a", (LabelledPartition("t", 0),), hi, hi, rows, zeros, rows, rows.astype(np.int32))
 
 
 def store_in(folder: Path) -> StorePlace:

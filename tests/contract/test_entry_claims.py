@@ -24,11 +24,11 @@ from landonce.config.secrets import redact
 from landonce.errors import Fenced, LandonceError, LedgerUnavailable, LedgerUnreadable
 from landonce.ledger import entry_claims
 from landonce.ledger.block_ledgers import PushPlace
-from landonce.ledger.claims import ClaimLedger, Decision
+from landonce.ledger.claims import AttemptDecision, ClaimLedger
 from landonce.ledger.entry_claims import EntryClaims, PluginPlace
 from landonce.ledger.memory import MemoryLedger, MemoryStore
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
+from landonce.protocol.block_rows import BlockState, Claim, PushRow, Spot, over
 from landonce.protocol.ledger import LedgerState, Note, Totals, key
 from landonce.testing.ledger_sites import claimable_plan, claimable_state, claims_of
 
@@ -71,7 +71,7 @@ class Side:
         if act == "stale":
             return self.change(states.taken(self.held[0], "stale"), old=self.held[0])
         if act == "decide" and plan is not None:
-            return self.change(states.taken(self.last, "person"), decision=Decision(spot, seen, which % 2 == 0))
+            return self.change(states.taken(self.last, "person"), decision=AttemptDecision(spot, seen, which % 2 == 0))
         if act in ("settle", "release"):
             return ledger.settle(spot, nonce, "{}") if act == "settle" else ledger.release(spot, nonce)
         if act == "claim":
@@ -82,7 +82,9 @@ class Side:
             return ledger.found(spot, claim, seen, "{}")
         return ledger.skip(spot, claim, "{}") if act == "skip" else None
 
-    def change(self, new: LedgerState, old: LedgerState | None = None, decision: Decision | None = None) -> object:
+    def change(
+        self, new: LedgerState, old: LedgerState | None = None, decision: AttemptDecision | None = None
+    ) -> object:
         before, note = old or self.last, Note("now", "test", str(new.version))
         if decision is not None:
             self.held.append(self.ledger.decide(before, new, note, decision))
@@ -169,7 +171,7 @@ def test_a_takeover_while_a_block_is_claimed_ends_the_claim(store: MemoryStore) 
     state = prepared(driver)
     worker = between(store, lambda: driver.change(state, states.taken(state, "newer")))
     assert worker.claim(SPOT, Claim.of(state), "a", harmless=True) is None
-    assert [row.mark for row in driver.status(1).rows] == [Mark.BEFORE] * BLOCKS
+    assert [row.mark for row in driver.status(1).rows] == [BlockState.BEFORE] * BLOCKS
 
 
 def test_claims_in_between_do_not_fence_their_own_driver(store: MemoryStore) -> None:
@@ -197,7 +199,7 @@ def test_who_knows_nothing_of_claims_leaves_them(store: MemoryStore) -> None:
     with pytest.raises(Fenced):
         mine.change(state, states.taken(state, "driver"))
     state = mine.change(seen, states.taken(seen, "driver"))
-    assert [row.mark for row in mine.status(1).rows] == [Mark.CLAIMED, Mark.BEFORE]
+    assert [row.mark for row in mine.status(1).rows] == [BlockState.CLAIMED, BlockState.BEFORE]
     assert mine.claim(Spot(1, 1), Claim.of(state), "b", harmless=False)
 
 

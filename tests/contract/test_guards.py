@@ -16,8 +16,8 @@ from test_push_ledgers import SPOT, prepared
 
 import landonce
 from landonce.engine import task as tasks
-from landonce.engine.committing import Committing
-from landonce.engine.perform import Inserting, Pushing
+from landonce.engine.committing import CommitPerformer
+from landonce.engine.perform import InsertPerformer, PushPerformer
 from landonce.engine.publish import NoLetters
 from landonce.engine.task import guarded
 from landonce.errors import Fenced, OutcomeUnknown, RetentionOverrun
@@ -94,7 +94,7 @@ def test_tables_are_not_looked_at_for_a_driver_that_another_of_the_same_epoch_ha
     )
     run, nothing = SimpleNamespace(topics=tuple), lambda _: ()
     tables: Any = SimpleNamespace(own=None, run=run, tables=(), views=nothing, discover=lambda: (), holds=nothing)
-    performer = Committing(NOTHING, tables, QueryWorkers(), NOTHING, kept)
+    performer = CommitPerformer(NOTHING, tables, QueryWorkers(), NOTHING, kept)
     assert performer.perform(LookAtTables(), mine) is not None
     with pytest.raises(Fenced):
         performer.perform(LookAtTables(), replace(mine, owner="me"))
@@ -116,7 +116,7 @@ def test_a_pipeline_waits_until_every_claimed_attempt_is_over(ledger: PushLedger
     for number in (0, 1):
         assert ledger.claim(replace(SPOT, number=number), Claim.of(state), f"lost{number}", harmless=False)
     settings: Any = SimpleNamespace(wait=600_000)
-    performer = Pushing(settings, NOTHING, NOTHING, NOTHING, ledger)
+    performer = PushPerformer(settings, NOTHING, NOTHING, NOTHING, ledger)
     done = threading.Event()
 
     def wait() -> None:
@@ -152,7 +152,7 @@ def test_a_query_pushes_no_block_again_of_which_nobody_can_tell_whether_it_arriv
         pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=PushPlace(tmp_path / "ledger", "p"), shuffled=True
     )
     policy = Claimed("s", "f", once=True, block_rows=5, can_probe=can_probe, wait=sink.wait)
-    performer = Pushing(policy, recipe, QueryWorkers(), NoLetters(), ledger)
+    performer = PushPerformer(policy, recipe, QueryWorkers(), NoLetters(), ledger)
     assert state.pending is not None
     came = Incoming(state.pending.blocks[0].ranges, state.cluster_id, state.topic_ids)
     machine = Machine(policy, ledger=state, surveyed=Surveyed(came, 0, Limits(5, 5), 0), step=Step.LOOK)
@@ -193,7 +193,7 @@ def test_rows_of_a_pending_block_prove_it_only_where_it_lands_whole(
     writer = SimpleNamespace(count=lambda _: rows, atomic=atomic)
     recipe: Any = SimpleNamespace(sink=SimpleNamespace(writer=lambda: writer))
     policy = Deduplicating("t", "f", once=True, block_rows=5)
-    performer = Inserting(policy, recipe, NOTHING, QueryWorkers(), NoLetters())
+    performer = InsertPerformer(policy, recipe, NOTHING, QueryWorkers(), NoLetters())
     plan = Plan(1, (BLOCK,), "f", 0, kind)
     resolved = performer.perform(Resolve(plan, (0,)), LedgerState("p", "lineage"))
     assert isinstance(resolved, Resolved)

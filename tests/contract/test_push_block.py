@@ -18,7 +18,7 @@ import landonce
 from landonce.errors import Fenced, NotPushed, OutcomeUnknown, TargetRefused
 from landonce.ledger.claims import ClaimLedger
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.block_rows import BlockState, Claim
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
@@ -80,7 +80,7 @@ def test_a_push_that_returns_has_landed(ledger: ClaimLedger, state: LedgerState)
         result = send(ledger, state, strict(target))
         assert (result.fate, result.receipt) == (Fate.LANDED, RECEIPT)
     assert [(key, attempt) for key, attempt, _ in target.held] == [("key", 1)]
-    assert row_of(ledger).mark is Mark.AFTER
+    assert row_of(ledger).mark is BlockState.AFTER
 
 
 @pytest.mark.parametrize("arrived", [True, False])
@@ -120,11 +120,11 @@ def test_where_pushing_again_is_harmless_it_is_done(ledger: ClaimLedger, state: 
 def test_what_certainly_did_not_arrive_is_free_again(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target(instead=fails(NotPushed("busy")))
     result = send(ledger, state, strict(target))
-    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.BEFORE)
+    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, BlockState.BEFORE)
     assert "busy" in result.why
     target.instead = fails(TargetRefused("never"))
     result = send(ledger, state, strict(target))
-    assert (result.fate, row_of(ledger).mark) == (Fate.HALTED, Mark.BEFORE)
+    assert (result.fate, row_of(ledger).mark) == (Fate.HALTED, BlockState.BEFORE)
     assert isinstance(result.error, TargetRefused)
     target.instead = bool
     assert send(ledger, state, strict(target)).fate is Fate.LANDED
@@ -138,7 +138,7 @@ def test_a_probe_that_fails_says_nothing(ledger: ClaimLedger, state: LedgerState
     an_hour_passes(ledger)
     deaf = landonce.wrap(target, idempotent=False, probe=lambda _: 1 / 0 > 0)
     result = send(ledger, state, deaf)
-    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.CLAIMED)
+    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, BlockState.CLAIMED)
     assert "the probe failed" in result.why
     assert len(target.held) == 1
 
@@ -152,7 +152,7 @@ def test_a_probe_that_says_neither_is_not_believed(ledger: ClaimLedger, state: L
     result = send(ledger, state, landonce.wrap(target, idempotent=False, probe=lambda _: answer))
     assert isinstance(result.error, OutcomeUnknown)
     assert f"`probe` returned {answer!r} for block key" in str(result.error)
-    assert (len(target.held), row_of(ledger).mark) == (1, Mark.CLAIMED)
+    assert (len(target.held), row_of(ledger).mark) == (1, BlockState.CLAIMED)
     numpy_bool = landonce.wrap(target, idempotent=False, probe=lambda _: np.bool_(True))
     assert send(ledger, state, numpy_bool).fate is Fate.LANDED
     assert len(target.held) == 1
@@ -165,7 +165,7 @@ def test_a_push_that_gives_something_back_has_not_landed(
 ) -> None:
     """`lambda block: requests.post(…)` gives back a response, which may be a refusal: its records would be lost."""
     result = send(ledger, state, landonce.wrap(lambda _: answer, idempotent=idempotent))
-    assert (result.fate, row_of(ledger).mark) == (Fate.HALTED, Mark.CLAIMED)
+    assert (result.fate, row_of(ledger).mark) == (Fate.HALTED, BlockState.CLAIMED)
     assert isinstance(result.error, OutcomeUnknown)
     assert f"`push` returned {answer!r}" in str(result.error)
     assert "returns nothing once all has landed" in result.error.command
@@ -175,7 +175,7 @@ def test_a_push_that_leaves_the_process_is_an_unknown_outcome(ledger: ClaimLedge
     """A command-line client as a library: `sys.exit` would take the worker's other blocks along."""
     target = Target(then=fails(SystemExit(1)))
     result = send(ledger, state, strict(target))
-    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.CLAIMED)
+    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, BlockState.CLAIMED)
     assert "may have arrived: SystemExit: 1" in result.why
 
 
@@ -185,7 +185,7 @@ def test_a_sink_that_cannot_be_opened_has_claimed_nothing(ledger: ClaimLedger, s
             raise ConnectionError("away")
 
     result = send(ledger, state, strict(Away()))
-    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, Mark.BEFORE)
+    assert (result.fate, row_of(ledger).mark) == (Fate.DOUBTFUL, BlockState.BEFORE)
     assert "could not be opened" in result.why
 
 
@@ -203,13 +203,13 @@ def test_one_that_is_too_late_does_not_begin(
     monkeypatch.setattr(ledger, "claim", slow)
     target = Target()
     assert send(ledger, state, strict(target, settles_within=0.1)).fate is Fate.DOUBTFUL
-    assert (target.held, row_of(ledger).mark) == ([], Mark.BEFORE)
+    assert (target.held, row_of(ledger).mark) == ([], BlockState.BEFORE)
 
 
 def test_nothing_is_pushed_where_there_is_nothing(ledger: ClaimLedger, state: LedgerState) -> None:
     target = Target()
     assert send(ledger, state, strict(target), ROWS.slice(0, 0)).fate is Fate.LANDED
-    assert (target.held, row_of(ledger).mark, row_of(ledger).attempt) == ([], Mark.AFTER, 0)
+    assert (target.held, row_of(ledger).mark, row_of(ledger).attempt) == ([], BlockState.AFTER, 0)
 
 
 def test_one_that_was_taken_over_pushes_nothing(ledger: ClaimLedger, state: LedgerState) -> None:
@@ -248,7 +248,7 @@ def test_an_error_that_cannot_be_shown_is_an_unknown_outcome_like_any_other(
         Fate.DOUBTFUL,
         "the push failed, and may have arrived: Mute: (its own text cannot be made: KeyError)",
     )
-    assert row_of(ledger).mark is Mark.CLAIMED
+    assert row_of(ledger).mark is BlockState.CLAIMED
 
 
 def test_an_answer_that_cannot_be_shown_halts_like_any_other(ledger: ClaimLedger, state: LedgerState) -> None:

@@ -17,11 +17,11 @@ from sqlalchemy.exc import OperationalError
 
 from landonce.errors import Fenced, LedgerUnavailable, NothingToDo, PlanPending, Unbalanced
 from landonce.ledger.block_ledgers import PushPlace
-from landonce.ledger.claims import ClaimLedger, ClaimPlace, Decision
+from landonce.ledger.claims import AttemptDecision, ClaimLedger, ClaimPlace
 from landonce.ledger.open import sqlite_ledger
 from landonce.ledger.tables import push_table
 from landonce.protocol import ledger as states
-from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, accounted
+from landonce.protocol.block_rows import BlockState, Claim, PushRow, Spot, accounted
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.ledger import LedgerState, Note, Totals
 from landonce.protocol.operate import accept_gap
@@ -72,7 +72,7 @@ def test_of_many_attempts_one_has_the_block(place: ClaimPlace, ledger: ClaimLedg
         won = list(workers.map(attempt, range(8)))
     assert sum(won) == 1
     row = row_of(ledger)
-    assert (row.mark, row.nonce, row.attempt) == (Mark.CLAIMED, f"nonce {won.index(True)}", 1)
+    assert (row.mark, row.nonce, row.attempt) == (BlockState.CLAIMED, f"nonce {won.index(True)}", 1)
     assert ledger.claim(SPOT, claim, "later", harmless=False) is None
     taken = ledger.claim(SPOT, claim, "later", harmless=True)
     assert taken is not None
@@ -85,14 +85,14 @@ def test_who_has_the_block_says_what_became_of_it(ledger: ClaimLedger) -> None:
     assert not ledger.settle(SPOT, "b", "{}")
     assert not ledger.release(SPOT, "b")
     assert ledger.release(SPOT, "a")
-    assert row_of(ledger).mark is Mark.BEFORE
+    assert row_of(ledger).mark is BlockState.BEFORE
     assert not ledger.settle(SPOT, "a", "{}")
     assert ledger.claim(SPOT, claim, "c", harmless=False)
     assert ledger.settle(SPOT, "c", "receipt")
     assert ledger.settle(SPOT, "c", "receipt"), "the same word again, because its answer was lost"
     assert not ledger.settle(SPOT, "a", "other")
     row = row_of(ledger)
-    assert (row.mark, row.receipt, row.attempt) == (Mark.AFTER, "receipt", 2)
+    assert (row.mark, row.receipt, row.attempt) == (BlockState.AFTER, "receipt", 2)
     assert ledger.claim(SPOT, claim, "d", harmless=True) is None
     assert not ledger.skip(SPOT, claim, "other")
 
@@ -182,7 +182,7 @@ def test_a_claim_that_is_being_made_is_seen_before_its_plan_is_forgotten(new_dat
         with pytest.raises(PlanPending):
             given.result(30)
         assert ledger.load() == state
-        assert row_of(ledger).mark is Mark.CLAIMED
+        assert row_of(ledger).mark is BlockState.CLAIMED
 
 
 def _until(happened: Callable[[], bool]) -> None:
@@ -208,7 +208,7 @@ def test_a_block_that_is_accounted_for_is_not_cut(ledger: ClaimLedger, receipt: 
         assert ledger.settle(SPOT, "a", receipt)
     else:
         given = states.taken(state, "person")
-        state = ledger.decide(state, given, Note("now", "settle", ""), Decision(SPOT, "a", landed=True))
+        state = ledger.decide(state, given, Note("now", "settle", ""), AttemptDecision(SPOT, "a", landed=True))
     rows = ledger.status(1).rows
     view = SourceView("c", (("t", "id"),), tuple((Partition("t", number), Extent(2, 9)) for number in range(2)))
     if receipt is not None:
@@ -227,12 +227,12 @@ def test_a_person_decides_about_the_last_attempt_only(ledger: ClaimLedger, lande
     assert ledger.claim(SPOT, Claim.of(state), "a", harmless=False)
     taken, note = states.taken(state, "person"), Note("now", "settle", "seen")
     with pytest.raises(NothingToDo):
-        ledger.decide(state, taken, note, Decision(SPOT, "other", landed))
+        ledger.decide(state, taken, note, AttemptDecision(SPOT, "other", landed))
     assert ledger.load() == state
     assert ledger.journal() == ()
-    ledger.decide(state, taken, note, Decision(SPOT, "a", landed))
+    ledger.decide(state, taken, note, AttemptDecision(SPOT, "a", landed))
     row = row_of(ledger)
-    assert (row.mark, row.receipt) == (Mark.AFTER if landed else Mark.BEFORE, None)
+    assert (row.mark, row.receipt) == (BlockState.AFTER if landed else BlockState.BEFORE, None)
     assert ledger.journal() == (note,)
     assert ledger.settle(SPOT, "a", "{}") is landed
     with pytest.raises(Fenced):
@@ -291,7 +291,7 @@ def test_a_ledger_of_another_kind_of_sink_becomes_one(tmp_path: Path) -> None:
         state = ledger.change(state, states.taken(state, "owner"))
         state = ledger.change(state, states.bound(state, "c", {"t": "id"}, {Partition("t", 0): 0}))
         ledger.change(state, states.prepared(state, plan(5)))
-        assert [row.mark for row in ledger.status(1).rows] == [Mark.BEFORE]
+        assert [row.mark for row in ledger.status(1).rows] == [BlockState.BEFORE]
 
 
 def test_an_address_is_quiet() -> None:

@@ -13,11 +13,11 @@ import pytest
 from test_push_ledgers import SPOT, prepared
 
 import landonce
-from landonce.engine.perform import Pushing
+from landonce.engine.perform import PushPerformer
 from landonce.engine.publish import NoLetters
 from landonce.errors import Fenced, OutcomeUnknown
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
-from landonce.ledger.claims import Decision
+from landonce.ledger.claims import AttemptDecision
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import Claim
@@ -43,7 +43,7 @@ class World:
         self.ledger = ledger
         self.old = prepared(ledger)
         sink = landonce.wrap(print, idempotent=idempotent, settles_within=600, name="s")
-        self.performer = Pushing(
+        self.performer = PushPerformer(
             Claimed("s", "f", once=True, block_rows=5, harmless=idempotent, wait=sink.wait),
             WrappedRecipe(pipeline="p", source=GIVEN, target=GIVEN, sink=sink, ledger=place, shuffled=True),
             QueryWorkers(),
@@ -96,7 +96,7 @@ def test_what_a_person_says_landed_has_landed(world: World) -> None:
     """Nobody knows how many rows it were, but never that it is pushed again."""
     world.claimed()
     state = world.ledger.decide(
-        world.old, states.taken(world.old, "person"), Note("now", "settle", "lost"), Decision(SPOT, "lost", True)
+        world.old, states.taken(world.old, "person"), Note("now", "settle", "lost"), AttemptDecision(SPOT, "lost", True)
     )
     assert world.found(state) == (True, Totals())
 

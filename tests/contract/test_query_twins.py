@@ -18,7 +18,7 @@ import landonce
 from landonce.engine.task import write_rows
 from landonce.errors import TargetRefused
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
-from landonce.protocol.block_rows import Claim, Mark
+from landonce.protocol.block_rows import BlockState, Claim
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.claimed import PushTask
@@ -120,7 +120,7 @@ def test_a_sibling_that_is_never_heard_of_again_is_waited_out(scene: Scene) -> N
     scene.start()
     scene.waits()
     scene.an_hour_passes()
-    assert (scene.result().fate, row_of(scene.ledger).mark) == (Fate.DOUBTFUL, Mark.CLAIMED)
+    assert (scene.result().fate, row_of(scene.ledger).mark) == (Fate.DOUBTFUL, BlockState.CLAIMED)
     assert scene.pushed == []
 
 

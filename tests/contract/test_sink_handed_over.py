@@ -16,7 +16,7 @@ from landonce.cli import app
 from landonce.errors import ConfigError, PlanChanged
 from landonce.ledger.block_ledgers import PushLedger, PushPlace
 from landonce.protocol.batch import Next, begin
-from landonce.protocol.block_rows import Claim, Mark, ends
+from landonce.protocol.block_rows import BlockState, Claim, ends
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.claimed import Claimed, outcome_unknown
 from landonce.protocol.packing import Limits
@@ -50,8 +50,8 @@ def ledger(tmp_path: Path):
         yield opened
 
 
-@pytest.mark.parametrize(("said", "mark"), [("--landed", Mark.AFTER), ("--absent", Mark.BEFORE)])
-def test_the_command_that_the_error_names_works(file: Path, said: str, mark: Mark) -> None:
+@pytest.mark.parametrize(("said", "mark"), [("--landed", BlockState.AFTER), ("--absent", BlockState.BEFORE)])
+def test_the_command_that_the_error_names_works(file: Path, said: str, mark: BlockState) -> None:
     """Without it nobody could go on: the driver halts, and says that this is the way."""
     with closing(PushPlace(file.parent / "ledger", "p").open()) as ledger:
         state = prepared(ledger)

@@ -18,7 +18,7 @@ from sql_sites import RECEIPT, TOPIC, Site, changes, mariadb_site, postgres_site
 
 from landonce.errors import DuplicatePresent, PlanPending, TargetUnavailable, Unbalanced
 from landonce.local.postgres import LocalPostgres
-from landonce.protocol.block_rows import Claim, Mark, accounted
+from landonce.protocol.block_rows import BlockState, Claim, accounted
 from landonce.protocol.ledger import LedgerState, Totals, recorded, taken
 from landonce.protocol.operate import accept_gap
 from landonce.protocol.receipt import Fate
@@ -110,7 +110,7 @@ def test_without_the_claim_a_zombie_would_write(site: Site, monkeypatch: pytest.
     """The control: the same zombie, in a landonce that does not look whose block it is."""
     old = site.prepared((0, 3))
     site.taken_over(old)
-    monkeypatch.setattr(statements, "flippable", lambda _: {"state": Mark.BEFORE.value})
+    monkeypatch.setattr(statements, "flippable", lambda _: {"state": BlockState.BEFORE.value})
     assert site.settle(old, rows(0, 1, 2)).fate is Fate.LANDED
     assert len(site.coordinates()) == 3
 

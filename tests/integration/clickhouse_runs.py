@@ -13,7 +13,7 @@ import pyarrow as pa
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
-from landonce.engine.perform import Inserting
+from landonce.engine.perform import InsertPerformer
 from landonce.engine.publish import Letters
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.deduplicating import Deduplicating
@@ -72,7 +72,7 @@ class Pipeline:
             topics=("t",),
             broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
             ledger=self.ledger,
-            performer=Inserting(
+            performer=InsertPerformer(
                 settings=Deduplicating(self.sink.table, "fingerprint", once=True),
                 recipe=Recipe(self.sink, self.folder),  # type: ignore[arg-type]
                 target=self.sink.target(),

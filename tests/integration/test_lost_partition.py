@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from running import running
 from sql_runs import SqlSite, asking_sqlite
 
-from landonce.engine.perform import Inserting, Transacting
+from landonce.engine.perform import InsertPerformer, TransactPerformer
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import PlanPending, PositionBeyondEnd
 from landonce.local import LocalClickHouse, LocalKafka
@@ -76,7 +76,7 @@ def test_what_landed_of_the_other_partition_does_not_land_again(
     site.run()
     site.send(*values(*range(400)), partition=0)
     site.send(*values(*range(1050, 1060)), partition=1)
-    monkeypatch.setattr(Transacting, "write", first_block_only(Transacting))
+    monkeypatch.setattr(TransactPerformer, "write", first_block_only(TransactPerformer))
     with pytest.raises(KeyboardInterrupt):
         site.run()
     monkeypatch.undo()
@@ -121,7 +121,7 @@ def test_nor_in_clickhouse(
     source.send(*values(*range(1000, 1050)), partition=1)
     run_pipeline(config, once=True)
     source.send(*values(*range(400)), partition=0)
-    monkeypatch.setattr(Inserting, "write", first_block_only(Inserting))
+    monkeypatch.setattr(InsertPerformer, "write", first_block_only(InsertPerformer))
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(config, once=True)
     monkeypatch.undo()

@@ -32,12 +32,14 @@ Perform = Callable[[Any, LedgerState], Any]
 
 
 def of_a_pipeline(target: ClickHouseTarget) -> Perform:
-    return perform.Inserting(Deduplicating("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING).perform
+    return perform.InsertPerformer(
+        Deduplicating("t", "fingerprint", once=True), NOTHING, target, NOTHING, NOTHING
+    ).perform
 
 
 def of_a_query(target: ClickHouseTarget) -> Perform:
     policy = Deduplicating("t", "fingerprint", once=True, block_rows=1_000)
-    return perform.Inserting(policy, NOTHING, target, QueryWorkers(), NoLetters()).perform
+    return perform.InsertPerformer(policy, NOTHING, target, QueryWorkers(), NoLetters()).perform
 
 
 EACH = pytest.mark.parametrize("performer", [of_a_pipeline, of_a_query], ids=["pipeline", "query"])

@@ -364,7 +364,7 @@ def test_an_operator_cannot_forget_what_landed(
     """One block of the pending plan is in the table: the plan is settled, and not dropped. Then it can be changed."""
     pg.write_file(schema="id BIGINT NOT NULL", create=True)
     pg.send(*(record(id=n) for n in range(400)))
-    monkeypatch.setattr("landonce.engine.perform.Transacting.write", _halfway(pg))
+    monkeypatch.setattr("landonce.engine.perform.TransactPerformer.write", _halfway(pg))
     with pytest.raises(KeyboardInterrupt):
         pg.run()
     monkeypatch.undo()
@@ -385,9 +385,9 @@ def test_an_operator_cannot_forget_what_landed(
 def _halfway(pg: SqlSite) -> Any:
     from dataclasses import replace
 
-    from landonce.engine.perform import Transacting
+    from landonce.engine.perform import TransactPerformer
 
-    whole = Transacting.write
+    whole = TransactPerformer.write
 
     def half(self: Any, effect: Any, held: Any) -> Any:
         whole(self, replace(effect, indexes=effect.indexes[:1]), held)

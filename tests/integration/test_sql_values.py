@@ -15,7 +15,7 @@ from pipelines import landonce
 from pyspark.sql import SparkSession
 from sql_runs import SqlSite, asking_postgres, asking_sqlite
 
-from landonce.engine.perform import Transacting
+from landonce.engine.perform import TransactPerformer
 from landonce.errors import RetentionOverrun, TargetRefused
 from landonce.local import LocalKafka
 from landonce.protocol.ledger import Totals
@@ -101,7 +101,7 @@ def test_letters_of_a_block_that_landed_outlive_a_gap(
     site.ask(f"CREATE TABLE events (id bigint NOT NULL, word text CHECK (word <> 'no'), {COORDINATES})")
     site.write_file()
     site.send(*(record(id="none" if n == 8 else n, word="no" if n == 7 else "yes") for n in range(400)))
-    monkeypatch.setattr(Transacting, "write", _first_block_only(Transacting.write))
+    monkeypatch.setattr(TransactPerformer, "write", _first_block_only(TransactPerformer.write))
     with pytest.raises(KeyboardInterrupt):
         site.run()
     monkeypatch.undo()
@@ -120,7 +120,7 @@ def test_letters_of_a_block_that_landed_outlive_a_gap(
 
 
 def _first_block_only(whole: Callable[..., Any]) -> Callable[..., Any]:
-    def killed(self: Transacting, effect: Any, held: Any) -> Any:
+    def killed(self: TransactPerformer, effect: Any, held: Any) -> Any:
         whole(self, replace(effect, indexes=effect.indexes[:1]), held)
         raise KeyboardInterrupt
 

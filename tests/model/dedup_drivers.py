@@ -32,7 +32,7 @@ class Drivers:
         label = f"t{self.scenario.topics.index(text)}"
         return [
             [
-                self.rules.Event(record[0], 1000 * int(record[1:] or 0), self.rules.Place(label, number, offset))
+                self.rules.Event(record[0], 1000 * int(record[1:] or 0), self.rules.RecordPlace(label, number, offset))
                 for offset, record in enumerate(partition.split())
             ]
             for number, partition in enumerate(text.split("|"))

@@ -80,7 +80,7 @@ WRAPPED = (
         "probe: a program dies, an answer is lost",
         TWICE,
         CLAIMED,
-        "    if row.mark is Mark.CLAIMED:\n",
+        "    if row.mark is BlockState.CLAIMED:\n",
         "    if row.mark is None:\n",
     ),
     planted(
@@ -88,8 +88,8 @@ WRAPPED = (
         "two programs push one partition",
         TWICE,
         ROWS,
-        "if harmless else (Mark.BEFORE.value,)",
-        "if True else (Mark.BEFORE.value,)",
+        "if harmless else (BlockState.BEFORE.value,)",
+        "if True else (BlockState.BEFORE.value,)",
     ),
     planted(
         "wrapped: a zombie is not waited for",
@@ -104,8 +104,8 @@ WRAPPED = (
         "a zombie pushes",
         TWICE,
         WORKER,
-        "    return replace(pushing, stage=Stage.PUSH if won else Stage.ROW)\n",
-        "    return replace(pushing, stage=Stage.PUSH)\n",
+        "    return replace(pushing, stage=PushStage.PUSH if won else PushStage.ROW)\n",
+        "    return replace(pushing, stage=PushStage.PUSH)\n",
     ),
 )
 IN_TABLES = (

@@ -83,7 +83,7 @@ class Queries(Model):
         """As `engine.perform` asks: a block of a table without partitions is whole where any row of it is there."""
         rows = self._count(world.landed, effect.plan.blocks[index].ranges)
         whole = rows > 0 and self.scenario.table_partitions == 1 and effect.plan.kind.value == "deliver"
-        return self.core.steps.Found(
+        return self.core.steps.FoundBlock(
             index, whole, self.core.ledger.Totals(landed=rows) if whole else self.core.ledger.Totals()
         )
 

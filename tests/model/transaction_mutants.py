@@ -34,11 +34,11 @@ TRANSACTIONAL = "landonce.protocol.transactional"
 TRANSACT = "landonce.protocol.transact"
 BLOCKS = "landonce.protocol.block_rows"
 
-_FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": Mark.BEFORE.value}'
+_FLIP = 'return {"epoch": claim.epoch, "owner": claim.owner, "state": BlockState.BEFORE.value}'
 _CLAIM = "claim=Claim.of(new) if after is not None and Claim.of(old) != Claim.of(new) else None,"
 UNCHECKED = Patch(BLOCKS, "block.number not in there and new.epoch", "block.number is None and new.epoch")
 _UNJUDGED = (BATCH, "if (error := _too_many(machine)) is not None:", "if (error := None) is not None:")
-_READ = "    if row is not None and row.mark is Mark.AFTER:\n"
+_READ = "    if row is not None and row.mark is BlockState.AFTER:\n"
 
 _CLAIMS = (
     planted(
@@ -47,7 +47,7 @@ _CLAIMS = (
         LOST,
         BLOCKS,
         _FLIP,
-        'return {"state": Mark.BEFORE.value}',
+        'return {"state": BlockState.BEFORE.value}',
     ),
     planted(
         "a block is flipped by its epoch alone",
@@ -55,7 +55,7 @@ _CLAIMS = (
         LOST,
         BLOCKS,
         _FLIP,
-        'return {"epoch": claim.epoch, "state": Mark.BEFORE.value}',
+        'return {"epoch": claim.epoch, "state": BlockState.BEFORE.value}',
     ),
     planted(
         "a block is flipped whatever it says",
@@ -94,14 +94,14 @@ _STEPS = (
         "a driver dies, answers are lost",
         LOST,
         TRANSACT,
-        "return replace(transacting, stage=Stage.ROWS if flipped else Stage.READ)",
-        "return replace(transacting, stage=Stage.COMMIT if flipped else Stage.READ)",
+        "return replace(transacting, stage=TransactStage.ROWS if flipped else TransactStage.READ)",
+        "return replace(transacting, stage=TransactStage.COMMIT if flipped else TransactStage.READ)",
         Patch(
             TRANSACT,
-            "        return replace(transacting, fate=Fate.LANDED)\n    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
-            "        return replace(transacting, stage=Stage.ROWS)\n    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
+            "        return replace(transacting, fate=Fate.LANDED)\n    return replace(transacting, stage=TransactStage.FLIP)\n\n\ndef after_read",
+            "        return replace(transacting, stage=TransactStage.ROWS)\n    return replace(transacting, stage=TransactStage.FLIP)\n\n\ndef after_read",
         ),
-        Patch(TRANSACT, "    return replace(transacting, stage=Stage.COMMIT)\n\n\ndef after_commit",
+        Patch(TRANSACT, "    return replace(transacting, stage=TransactStage.COMMIT)\n\n\ndef after_commit",
               "    return replace(transacting, fate=Fate.LANDED)\n\n\ndef after_commit"),
     ),
     planted(
@@ -126,8 +126,8 @@ _STEPS = (
         "a driver dies, answers are lost",
         TWICE,
         TRANSACT,
-        "    return replace(transacting, stage=Stage.FLIP)\n\n\ndef after_read",
-        "    return replace(transacting, stage=Stage.ROWS)\n\n\ndef after_read",
+        "    return replace(transacting, stage=TransactStage.FLIP)\n\n\ndef after_read",
+        "    return replace(transacting, stage=TransactStage.ROWS)\n\n\ndef after_read",
     ),
 )  # fmt: skip
 

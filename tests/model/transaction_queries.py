@@ -110,7 +110,7 @@ class DatabaseQueries(Brought):
         number = plan.blocks[index].number
         row = next((row for row in world.rows if (row.batch, row.number) == (plan.batch, number) and row.after), None)
         totals = self.receipts.values[row.receipt].totals if row is not None else self.core.ledger.Totals()
-        return self.core.steps.Found(index, row is not None, totals)
+        return self.core.steps.FoundBlock(index, row is not None, totals)
 
 
 class WrappedQueries(Brought, Pushes):

@@ -291,7 +291,7 @@ class Transactions:
 
     def worker_steps(self, world: Base, worker: Worker) -> Iterator[Step]:
         job = self.jobs.values[worker.job]
-        stage, stages = self.states.values[worker.transacting].stage, self.core.transact.Stage
+        stage, stages = self.states.values[worker.transacting].stage, self.core.transact.TransactStage
         heard = f"worker of {worker.heard}" if worker.heard else "unheard worker"
         who = f"{heard}, {job.title}: {stage.value}"
         if stage is stages.FLIP:
@@ -428,7 +428,7 @@ class Transactions:
         return {"epoch": claim.epoch, "owner": claim.owner, "state": "AFTER" if row.after else "BEFORE"}
 
     def _block_row(self, row: Row) -> Any:
-        mark = self.core.block_rows.Mark("AFTER" if row.after else "BEFORE")
+        mark = self.core.block_rows.BlockState("AFTER" if row.after else "BEFORE")
         receipt = self.receipts.values[row.receipt].to_json() if row.after else None
         return self.core.block_rows.BlockRow(row.number, self.claims.values[row.claim], mark, receipt)
 

@@ -404,7 +404,7 @@ class Model:
     def worker_steps(self, world: World, worker: Worker) -> Iterator[Step]:
         job = self.jobs.values[worker.block]
         settling = self.settlings.values[worker.settling]
-        stage = self.core.settle.Stage
+        stage = self.core.settle.InsertStage
         heard = f"worker of {worker.heard}" if worker.heard else "unheard worker"
         who = f"{heard}, {job.title}"
         if worker.insert:

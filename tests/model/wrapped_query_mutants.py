@@ -58,7 +58,7 @@ MUTANTS = (
         "probe: a query dies, an answer is lost",
         TWICE,
         CLAIMED,
-        "    if row.mark is Mark.CLAIMED:\n",
+        "    if row.mark is BlockState.CLAIMED:\n",
         "    if row.mark is None:\n",
     ),
     planted(
@@ -66,11 +66,11 @@ MUTANTS = (
         "probe: a worker outlives its query",
         LOST,
         CLAIMED,
-        "    if row.mark is Mark.CLAIMED:\n        raise refusals.pushed(machine.pending, block, key_of(machine.state, block))\n"
+        "    if row.mark is BlockState.CLAIMED:\n        raise refusals.pushed(machine.pending, block, key_of(machine.state, block))\n"
         "    totals = Receipt.from_json(row.receipt).totals if row.receipt is not None else Totals()\n"
-        "    return Found(index, row.mark is Mark.AFTER, totals)\n",
+        "    return FoundBlock(index, row.mark is BlockState.AFTER, totals)\n",
         "    totals = Receipt.from_json(row.receipt).totals if row.receipt is not None else Totals()\n"
-        "    return Found(index, row.mark is not Mark.BEFORE, totals)\n",
+        "    return FoundBlock(index, row.mark is not BlockState.BEFORE, totals)\n",
         UNCHECKED,
     ),
     planted(

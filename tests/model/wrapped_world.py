@@ -129,7 +129,7 @@ class Pushes(Transactions):
 
     def worker_steps(self, world: Sky, worker: Worker) -> Iterator[Step]:
         job, state = self.jobs.values[worker.job], self.states.values[worker.pushing]
-        stage, stages, push = state.stage, self.core.push.Stage, self.core.push
+        stage, stages, push = state.stage, self.core.push.PushStage, self.core.push
         heard = f"worker of {worker.heard}" if worker.heard else "unheard worker"
         who = f"{heard}, attempt {worker.nonce}, {job.title}: {stage.value}"
         if stage in (stages.CLAIM, stages.RECLAIM):
@@ -153,7 +153,7 @@ class Pushes(Transactions):
 
     def _claim(self, world: Sky, worker: Worker, job: Job, state: Any) -> Sky:
         marks, claim = self.core.block_rows, self.claims.values[job.claim]
-        if state.stage is self.core.push.Stage.CLAIM:
+        if state.stage is self.core.push.PushStage.CLAIM:
             where = marks.claimable(claim, harmless=self.scenario.harmless)
         else:
             where = marks.reclaimable(claim, state.seen)
@@ -192,18 +192,18 @@ class Pushes(Transactions):
     def _finish_row(self, world: Sky, worker: Worker, job: Job, state: Any) -> Sky:
         push, marks, stage = self.core.push, self.core.block_rows, state.stage
         claim, row = self.claims.values[job.claim], self._row(world, job)
-        if stage is push.Stage.FOUND:
+        if stage is push.PushStage.FOUND:
             where, follows = marks.reclaimable(claim, state.seen), push.after_found
-        elif stage is push.Stage.SETTLE:
+        elif stage is push.PushStage.SETTLE:
             where, follows = marks.mine(worker.nonce), push.after_settle
-        elif stage is push.Stage.SKIP:
+        elif stage is push.PushStage.SKIP:
             where, follows = marks.claimable(claim, harmless=True), push.after_found
         else:
             where, follows = marks.mine(worker.nonce), lambda of, **_: push.after_release(of)
         won = row is not None and self._holds(row, where)
         if won and row is not None:
             row = row._replace(nonce=0, claimed_at=0, wait=0)
-            released = stage is push.Stage.RELEASE
+            released = stage is push.PushStage.RELEASE
             world = self._put(
                 world, row._replace(state="BEFORE") if released else row._replace(state="AFTER", receipt=job.receipt)
             )  # fmt: skip
@@ -260,7 +260,7 @@ class Pushes(Transactions):
     def _push_row(self, row: Row) -> Any:
         marks = self.core.block_rows
         receipt = self.receipts.values[row.receipt].to_json() if row.receipt >= 0 else None
-        mark = self.core.block_rows.Mark(row.state)
+        mark = self.core.block_rows.BlockState(row.state)
         claim = self.claims.values[row.claim]
         return marks.PushRow(row.number, claim, mark, 1, row.nonce, row.claimed_at, receipt, row.wait)
 

@@ -12,7 +12,7 @@ import pytest
 from landonce.check import check_pipeline
 from landonce.cli.command import operations_of
 from landonce.cli.state.show import _look
-from landonce.config.model import Ledger, Source
+from landonce.config.model import LedgerSection, Source
 from landonce.engine.retention import Retention
 from landonce.errors import ConfigError, NothingToDo, TableUnfit
 from landonce.ledger.memory import MemoryLedger
@@ -81,7 +81,7 @@ def parts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         pipeline="p",
         source=Source.model_validate({"kafka": {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"]}}),
         sink=request.param(),
-        ledger=Ledger(sqlite=tmp_path / "ledger"),
+        ledger=LedgerSection(sqlite=tmp_path / "ledger"),
         dead_letters={"path": tmp_path / "dead"},  # type: ignore[arg-type]
     )
     opened = replace(open_parts(config), broker=Brokers())  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 from landonce import errors
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine, Policy, begin, resolve
-from landonce.protocol.block_rows import Claim, Mark, PushRow, PushRows
+from landonce.protocol.block_rows import BlockState, Claim, PushRow, PushRows
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.claimed import Claimed, outcome_unknown
 from landonce.protocol.deduplicating import Deduplicating
@@ -136,14 +136,14 @@ def test_a_block_that_spark_does_not_bring_again_is_settled_by_its_row() -> None
     machine = Machine(Claimed("t", "f", once=True, block_rows=9), Step.LOOK, PENDING, surveyed(nothing))
     with pytest.raises(errors.Fenced, match="another start of this query"):
         machine.advance(PushRows((), 0))
-    _, effect = machine.advance(PushRows((PushRow(0, Claim(1, "me"), Mark.BEFORE),), 0))
+    _, effect = machine.advance(PushRows((PushRow(0, Claim(1, "me"), BlockState.BEFORE),), 0))
     assert isinstance(effect, Change)
     assert (effect.step, effect.new.pending, effect.new.committed()) == (Step.REARM, None, {P: 0})
 
 
 def test_nobody_asks_about_a_block_of_no_plan() -> None:
     with pytest.raises(ValueError, match="no pending plan"):
-        outcome_unknown(STATE, PushRow(0, Claim(1, "me"), Mark.CLAIMED))
+        outcome_unknown(STATE, PushRow(0, Claim(1, "me"), BlockState.CLAIMED))
 
 
 @pytest.mark.parametrize(("extents", "said"), [(((P, Extent(3, 9)),), "begins at 3"), ((), "begins at nowhere")])

@@ -15,12 +15,12 @@ import pytest
 
 from landonce import errors
 from landonce.protocol import cases
-from landonce.protocol.cases import Case, Decision, Last, OnRewind, Origin, Phase, classify, decide, resolved
+from landonce.protocol.cases import Case, Last, OnRewind, Phase, RangeDecision, TopicOrigin, classify, decide, resolved
 from landonce.protocol.ranges import Partition, Range
 
 OFFSETS = 6
 PARTITION = Partition("t", 0)
-ORIGIN = Origin("cluster", "id")
+ORIGIN = TopicOrigin("cluster", "id")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def exact(present: int, written: int, again: bool, situation: Situation) -> bool
 
 # ── the target ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-Decide = Callable[..., Decision]
+Decide = Callable[..., RangeDecision]
 
 
 def carry_out(situation: Situation, existing: int, decide: Decide, resolved: Decide) -> list[int]:
@@ -164,16 +164,16 @@ def test_every_offset_has_one_fate_in_every_situation() -> None:
 
 def test_the_first_range_is_new_wherever_it_begins() -> None:
     for first, end in ranges():
-        assert decide(at(first, end), None, ORIGIN) == Decision(Case.FIRST, new=at(first, end))
+        assert decide(at(first, end), None, ORIGIN) == RangeDecision(Case.FIRST, new=at(first, end))
 
 
 # ── controls: a wrong table is seen to be wrong ─────────────────────────────────────────────────────────────────────
 
 
-def wrong(case: Case, phase: Phase, mistake: Callable[[Range, Last], Decision]) -> Decide:
+def wrong(case: Case, phase: Phase, mistake: Callable[[Range, Last], RangeDecision]) -> Decide:
     """The table with one wrong entry."""
 
-    def mistaken(incoming: Range, last: Last, origin: Origin, **options: bool) -> Decision:
+    def mistaken(incoming: Range, last: Last, origin: TopicOrigin, **options: bool) -> RangeDecision:
         if incoming.first >= last.first and classify(incoming, last) is case and last.phase is phase:
             return mistake(incoming, last)
         return decide(incoming, last, origin, **options)
@@ -181,15 +181,15 @@ def wrong(case: Case, phase: Phase, mistake: Callable[[Range, Last], Decision]) 
     return mistaken
 
 
-def everything(incoming: Range, last: Last) -> Decision:
-    return Decision(Case.NEXT, new=incoming)
+def everything(incoming: Range, last: Last) -> RangeDecision:
+    return RangeDecision(Case.NEXT, new=incoming)
 
 
-def nothing(incoming: Range, last: Last) -> Decision:
-    return Decision(Case.SAME, drop=incoming)
+def nothing(incoming: Range, last: Last) -> RangeDecision:
+    return RangeDecision(Case.SAME, drop=incoming)
 
 
-def trusting(incoming: Range, last: Last) -> Decision:
+def trusting(incoming: Range, last: Last) -> RangeDecision:
     return decide(incoming, replace(last, phase=Phase.AFTER), ORIGIN)
 
 
@@ -217,7 +217,7 @@ def test_a_wrong_entry_is_found(mistake: Decide) -> None:
 
 
 def test_a_range_before_the_beginning_cannot_be_cropped() -> None:
-    def cropping(incoming: Range, last: Last, origin: Origin, **options: bool) -> Decision:
+    def cropping(incoming: Range, last: Last, origin: TopicOrigin, **options: bool) -> RangeDecision:
         return decide(incoming, replace(last, first=0), origin, **options)
 
     with pytest.raises(AssertionError, match="guessed"):
@@ -225,7 +225,7 @@ def test_a_range_before_the_beginning_cannot_be_cropped() -> None:
 
 
 def test_an_absent_range_that_is_not_here_cannot_be_skipped() -> None:
-    def skipping(incoming: Range, last: Last, *, landed: bool) -> Decision:
+    def skipping(incoming: Range, last: Last, *, landed: bool) -> RangeDecision:
         return resolved(incoming, last, landed=True)
 
     with pytest.raises(AssertionError, match=r"guessed|lost"):
@@ -246,39 +246,39 @@ AFTER = replace(BEFORE, phase=Phase.AFTER)
 @pytest.mark.parametrize(
     ("incoming", "last", "expected"),
     [
-        (at(0, 9), None, Decision(Case.FIRST, new=at(0, 9))),
-        (at(4, 8), AFTER, Decision(Case.SAME, drop=at(4, 8))),
-        (at(4, 8), BEFORE, Decision(Case.SAME, again=at(4, 8))),
-        (at(4, 9), AFTER, Decision(Case.OVERLAPPING, drop=at(4, 8), new=at(8, 9))),
-        (at(4, 9), BEFORE, Decision(Case.OVERLAPPING, again=at(4, 8), new=at(8, 9))),
-        (at(5, 8), AFTER, Decision(Case.CONTAINED, drop=at(5, 8))),
-        (at(5, 8), BEFORE, Decision(Case.CONTAINED, resolve=at(4, 8))),
-        (at(6, 9), AFTER, Decision(Case.CROSSING, drop=at(6, 8), new=at(8, 9))),
-        (at(6, 9), BEFORE, Decision(Case.CROSSING, resolve=at(4, 8))),
-        (at(8, 9), AFTER, Decision(Case.NEXT, new=at(8, 9))),
-        (at(8, 9), BEFORE, Decision(Case.NEXT, resolve=at(4, 8))),
-        (at(3, 9), AFTER, Decision(Case.OVERLAPPING, drop=at(3, 8), new=at(8, 9))),
-        (at(3, 9), BEFORE, Decision(Case.OVERLAPPING, drop=at(3, 4), again=at(4, 8), new=at(8, 9))),
-        (at(3, 6), BEFORE, Decision(Case.CONTAINED, resolve=at(4, 8))),
-        (at(2, 4), AFTER, Decision(Case.WHOLLY_BEFORE, drop=at(2, 4))),
-        (at(2, 4), BEFORE, Decision(Case.WHOLLY_BEFORE, drop=at(2, 4))),
+        (at(0, 9), None, RangeDecision(Case.FIRST, new=at(0, 9))),
+        (at(4, 8), AFTER, RangeDecision(Case.SAME, drop=at(4, 8))),
+        (at(4, 8), BEFORE, RangeDecision(Case.SAME, again=at(4, 8))),
+        (at(4, 9), AFTER, RangeDecision(Case.OVERLAPPING, drop=at(4, 8), new=at(8, 9))),
+        (at(4, 9), BEFORE, RangeDecision(Case.OVERLAPPING, again=at(4, 8), new=at(8, 9))),
+        (at(5, 8), AFTER, RangeDecision(Case.CONTAINED, drop=at(5, 8))),
+        (at(5, 8), BEFORE, RangeDecision(Case.CONTAINED, resolve=at(4, 8))),
+        (at(6, 9), AFTER, RangeDecision(Case.CROSSING, drop=at(6, 8), new=at(8, 9))),
+        (at(6, 9), BEFORE, RangeDecision(Case.CROSSING, resolve=at(4, 8))),
+        (at(8, 9), AFTER, RangeDecision(Case.NEXT, new=at(8, 9))),
+        (at(8, 9), BEFORE, RangeDecision(Case.NEXT, resolve=at(4, 8))),
+        (at(3, 9), AFTER, RangeDecision(Case.OVERLAPPING, drop=at(3, 8), new=at(8, 9))),
+        (at(3, 9), BEFORE, RangeDecision(Case.OVERLAPPING, drop=at(3, 4), again=at(4, 8), new=at(8, 9))),
+        (at(3, 6), BEFORE, RangeDecision(Case.CONTAINED, resolve=at(4, 8))),
+        (at(2, 4), AFTER, RangeDecision(Case.WHOLLY_BEFORE, drop=at(2, 4))),
+        (at(2, 4), BEFORE, RangeDecision(Case.WHOLLY_BEFORE, drop=at(2, 4))),
     ],
 )
-def test_the_table(incoming: Range, last: Last | None, expected: Decision) -> None:
+def test_the_table(incoming: Range, last: Last | None, expected: RangeDecision) -> None:
     assert decide(incoming, last, ORIGIN) == expected
 
 
 @pytest.mark.parametrize(
     ("incoming", "landed", "expected"),
     [
-        (at(5, 8), True, Decision(Case.CONTAINED, drop=at(5, 8))),
-        (at(4, 6), False, Decision(Case.CONTAINED, new=at(4, 6))),
-        (at(3, 6), False, Decision(Case.CONTAINED, drop=at(3, 4), new=at(4, 6))),
-        (at(6, 9), True, Decision(Case.CROSSING, drop=at(6, 8), new=at(8, 9))),
-        (at(8, 9), True, Decision(Case.NEXT, new=at(8, 9))),
+        (at(5, 8), True, RangeDecision(Case.CONTAINED, drop=at(5, 8))),
+        (at(4, 6), False, RangeDecision(Case.CONTAINED, new=at(4, 6))),
+        (at(3, 6), False, RangeDecision(Case.CONTAINED, drop=at(3, 4), new=at(4, 6))),
+        (at(6, 9), True, RangeDecision(Case.CROSSING, drop=at(6, 8), new=at(8, 9))),
+        (at(8, 9), True, RangeDecision(Case.NEXT, new=at(8, 9))),
     ],
 )
-def test_what_follows_a_probe(incoming: Range, landed: bool, expected: Decision) -> None:
+def test_what_follows_a_probe(incoming: Range, landed: bool, expected: RangeDecision) -> None:
     assert resolved(incoming, BEFORE, landed=landed) == expected
 
 
@@ -290,12 +290,12 @@ def test_what_follows_a_probe(incoming: Range, landed: bool, expected: Decision)
         (at(1, 9), ORIGIN, {}, errors.RewindRefused),
         (at(0, 1), ORIGIN, {}, errors.RewindRefused),
         (at(2, 3), ORIGIN, {"on_rewind": OnRewind.ERROR}, errors.RewindRefused),
-        (at(4, 8), Origin("another", "id"), {}, errors.ClusterChanged),
-        (at(4, 8), Origin("cluster", "another"), {}, errors.TopicRecreated),
+        (at(4, 8), TopicOrigin("another", "id"), {}, errors.ClusterChanged),
+        (at(4, 8), TopicOrigin("cluster", "another"), {}, errors.TopicRecreated),
     ],
 )
 def test_named_errors(
-    last: Last, incoming: Range, origin: Origin, options: dict[str, OnRewind], error: type[errors.Halt]
+    last: Last, incoming: Range, origin: TopicOrigin, options: dict[str, OnRewind], error: type[errors.Halt]
 ) -> None:
     with pytest.raises(error) as raised:
         decide(incoming, last, origin, **options)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from landonce import errors
-from landonce.engine.committing import CommitTimeout, Committing
+from landonce.engine.committing import CommitPerformer, CommitTimeout
 from landonce.engine.driver import slow_words
 from landonce.engine.publish import Letters
 from landonce.engine.workers import Enough, Jobs
@@ -61,7 +61,7 @@ class Workers:
 
 
 def wrote(workers: Workers, seconds: float = 0.0, indexes: tuple[int, ...] = (0, 1, 2)) -> dict[int, Fate]:
-    performer = Committing(
+    performer = CommitPerformer(
         settings=Snapshot("t", "f", in_parts=True),
         opened=SimpleNamespace(own=None, tables=(), recipe=None),  # type: ignore[arg-type]
         workers=workers,  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from confluent_kafka.admin import TopicDescription
 
 from landonce import errors
 from landonce.consumer import claims as claiming
-from landonce.consumer.claims import Claims, Extent
+from landonce.consumer.claims import BrokerExtent, Claims
 from landonce.consumer.offsets import Step, Stored
 from landonce.consumer.options import settings
 from landonce.consumer.store import OffsetStore, PollClock
@@ -68,8 +68,8 @@ class Topics:
     def ids(self, names: Collection[str], patience: float) -> dict[str, str]:
         return dict.fromkeys(names, self.id)
 
-    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
-        return {each: Extent("id", 0, 1000) for each in partitions}
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, BrokerExtent]:
+        return {each: BrokerExtent("id", 0, 1000) for each in partitions}
 
     def committed(self, _: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {}
@@ -246,7 +246,7 @@ class Admin:
 def test_a_topic_that_is_missing_hides_no_other_that_was_recreated(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """And once there is one of its name again, that is noticed, too, though no record comes after."""
     monkeypatch.setattr(claiming, "_LOOK_AGAIN", 0.01)
-    topics, admin = claiming.Topics({}), Admin({"u": "another"})
+    topics, admin = claiming.BrokerTopics({}), Admin({"u": "another"})
     monkeypatch.setattr(topics, "_admin", admin)
     monkeypatch.setattr(user.topics, "ids", topics.ids)
     user.assigned(OTHER)

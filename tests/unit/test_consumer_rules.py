@@ -15,7 +15,7 @@ from sqlalchemy.schema import CreateTable
 
 from landonce import errors
 from landonce.consumer import OffsetStore, Origin, Partition, SqlOffsets, Stored, store
-from landonce.consumer.claims import Extent, start_of
+from landonce.consumer.claims import BrokerExtent, start_of
 from landonce.consumer.kafka import _stored
 from landonce.consumer.offsets import Holding, in_doubt, origin_of
 from landonce.consumer.options import Start, check_foreign, client_config, consumer_config, settings
@@ -259,7 +259,7 @@ def test_what_other_clients_of_the_cluster_have_of_a_consumers_configuration() -
 )
 def test_where_a_partition_begins(stored: int | None, committed: int | None, start: Start, expected: Any) -> None:
     def begin() -> int:
-        return start_of(P, Stored(stored, 1, "me", "id"), Extent("id", 10, 90), committed, start)
+        return start_of(P, Stored(stored, 1, "me", "id"), BrokerExtent("id", 10, 90), committed, start)
 
     if isinstance(expected, int):
         assert begin() == expected
@@ -270,8 +270,8 @@ def test_where_a_partition_begins(stored: int | None, committed: int | None, sta
 
 def test_another_topic_of_the_same_name_is_refused() -> None:
     with pytest.raises(errors.TopicRecreated):
-        start_of(P, Stored(50, 1, "me", "old"), Extent("new", 0, 90), None, "earliest")
-    assert start_of(P, Stored(50, 1, "me", ""), Extent("new", 0, 90), None, "earliest") == 50, "put there by hand"
+        start_of(P, Stored(50, 1, "me", "old"), BrokerExtent("new", 0, 90), None, "earliest")
+    assert start_of(P, Stored(50, 1, "me", ""), BrokerExtent("new", 0, 90), None, "earliest") == 50, "put there by hand"
 
 
 def test_which_saves_follow_which() -> None:

@@ -12,7 +12,7 @@ from landonce.errors import ConfigError, NothingToInfer
 from landonce.protocol.ranges import Partition
 from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.sample import Record, Sample, of_sample
+from landonce.read.sample import Sample, SampledRecord, of_sample
 from landonce.read.schema.ddl import UnfitFields, parse_schema, spelled_schema
 from landonce.read.schema.fields import Field
 from landonce.sinks.clickhouse.address import TableName
@@ -222,9 +222,9 @@ def test_a_schema_is_spelled_as_it_is_read(written):
     assert parse_schema(spelled_schema(schema)) == schema
 
 
-def sample(*values: object, partition: int = 0) -> tuple[Record, ...]:
+def sample(*values: object, partition: int = 0) -> tuple[SampledRecord, ...]:
     return tuple(
-        Record(Partition("t", partition), 100 + at, json.dumps(each).encode()) for at, each in enumerate(values)
+        SampledRecord(Partition("t", partition), 100 + at, json.dumps(each).encode()) for at, each in enumerate(values)
     )
 
 

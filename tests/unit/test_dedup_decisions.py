@@ -30,7 +30,7 @@ from landonce.protocol.dedup import (
     Event,
     Judgement,
     Lists,
-    Place,
+    RecordPlace,
     Run,
     Terms,
     behind,
@@ -66,7 +66,7 @@ def test_the_mirrors_are_those_that_are_compared_below() -> None:
 
 
 def event(key: str, offset: int, *, at: int = 0, partition: int = 0) -> Event:
-    return Event(key, at, Place("t", partition, offset))
+    return Event(key, at, RecordPlace("t", partition, offset))
 
 
 def test_the_first_record_of_an_id_is_new_and_others_are_copies() -> None:
@@ -76,7 +76,7 @@ def test_the_first_record_of_an_id_is_new_and_others_are_copies() -> None:
 
 
 def test_a_record_whose_own_id_is_known_is_seen_again() -> None:
-    known = {"a": Place("t", 0, 0)}
+    known = {"a": RecordPlace("t", 0, 0)}
     assert judge([[event("a", 0), event("a", 1), event("b", 2)]], known) == ((AGAIN, COPY, NEW),)
 
 
@@ -96,7 +96,7 @@ def joining() -> InMemory:
 
 
 def share_of(block: int, events: list[Event]) -> Share:
-    places = tuple(sorted({comparing.Place(each.place.label, each.place.partition) for each in events}))
+    places = tuple(sorted({comparing.LabelledPartition(each.place.label, each.place.partition) for each in events}))
     return Share(
         block,
         "first",
@@ -120,11 +120,11 @@ _events = st.lists(
 @given(_events, st.integers(1, 3), st.sets(st.integers(0, 11)))
 def test_numpy_judges_as_the_table_says(drawn: list[tuple[Any, ...]], width: int, earlier: set[int]) -> None:
     events = [
-        Event((hi, lo), at, Place(label, partition, offset))
+        Event((hi, lo), at, RecordPlace(label, partition, offset))
         for offset, (hi, lo, at, label, partition) in enumerate(drawn)
     ]
     blocks = [events[at::width] for at in range(width) if events[at::width]]
-    known: dict[Any, Place] = {}
+    known: dict[Any, RecordPlace] = {}
     for at in sorted(earlier & set(range(len(events)))):
         known.setdefault(events[at].id, events[at].place)
     compare = joining()
@@ -168,7 +168,7 @@ def test_numpy_judges_as_the_table_says(drawn: list[tuple[Any, ...]], width: int
     assert sorted(kept_copies) == sorted(copies)
 
 
-def _hashed(place: Place) -> tuple[int, int]:
+def _hashed(place: RecordPlace) -> tuple[int, int]:
     return place_of(place.label, place.partition), place.offset
 
 

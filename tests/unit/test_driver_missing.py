@@ -14,7 +14,7 @@ from landonce.config.model import Batch
 from landonce.engine import driver as drivers
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
-from landonce.engine.perform import Inserting
+from landonce.engine.perform import InsertPerformer
 from landonce.engine.publish import Letters
 from landonce.errors import TopicMissing
 from landonce.ledger.memory import MemoryLedger
@@ -64,7 +64,7 @@ def driver(brokers: Brokers, folder: Path) -> Driver:
         topics=("t",),
         broker=brokers,  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
-        performer=Inserting(
+        performer=InsertPerformer(
             settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
-from landonce.engine.perform import Inserting
+from landonce.engine.perform import InsertPerformer
 from landonce.engine.publish import Letters
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.deduplicating import Deduplicating
@@ -75,7 +75,7 @@ def test_what_came_too_late_gets_more_time(tmp_path: Path) -> None:
         topics=("t",),
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=MemoryLedger("p"),
-        performer=Inserting(
+        performer=InsertPerformer(
             settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=clock,  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 from landonce.config.model import Batch
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
-from landonce.engine.perform import Inserting
+from landonce.engine.perform import InsertPerformer
 from landonce.engine.publish import Letters
 from landonce.errors import ConfigError
 from landonce.ledger.memory import MemoryLedger
@@ -44,7 +44,7 @@ def driver(tmp_path: Path, records: int, ledger: MemoryLedger) -> Driver:
         topics=("t",),
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=ledger,
-        performer=Inserting(
+        performer=InsertPerformer(
             settings=Deduplicating("table", "fingerprint", once=True),
             recipe=Anything(),  # type: ignore[arg-type]
             target=SimpleNamespace(now=lambda: 0, kill=lambda: None, look=lambda _: TargetView(()), count=lambda _: 0),  # type: ignore[arg-type]

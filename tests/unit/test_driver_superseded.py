@@ -16,7 +16,7 @@ from landonce.config.model import Batch
 from landonce.engine import driver as drivers
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Silent
-from landonce.engine.perform import Inserting, Pushing, Transacting
+from landonce.engine.perform import InsertPerformer, PushPerformer, TransactPerformer
 from landonce.engine.publish import Letters
 from landonce.engine.workers import said
 from landonce.errors import Fenced, LandonceError, LedgerSetBack, LedgerUnavailable, LedgerUnreadable, TargetAhead
@@ -78,7 +78,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
 ) -> None:
     """Exit code 4 says that another one goes on; 5, that this one is to be started again; 3, that a person must look, since a start
     would deliver again what a restored ledger forgot (a wrapped sink cannot be compared with it)."""
-    monkeypatch.setattr(Inserting, "comparable", comparable)
+    monkeypatch.setattr(InsertPerformer, "comparable", comparable)
     first = sqlite_ledger(tmp_path / "ledger", "p")
     begun = first.create(states.LedgerState("p", lineage="l"))
     first.change(begun, states.taken(begun, "earlier"))
@@ -93,7 +93,7 @@ def test_a_driver_that_waits_ends_when_it_is_not_the_owner(
         topics=("t",),
         broker=SimpleNamespace(survey=lambda _: view, record_bytes=lambda _: None),  # type: ignore[arg-type]
         ledger=sqlite_ledger(tmp_path / "ledger", "p"),
-        performer=Inserting(
+        performer=InsertPerformer(
             settings=Deduplicating("table", "fingerprint"),
             recipe=SimpleNamespace(),  # type: ignore[arg-type]
             target=target,  # type: ignore[arg-type]
@@ -146,8 +146,8 @@ def test_which_of_two_states_is_newer_says_who_goes_on(
 
 
 def test_only_a_target_that_cannot_be_asked_needs_a_person_then() -> None:
-    assert Inserting.comparable
-    assert not Pushing.comparable
+    assert InsertPerformer.comparable
+    assert not PushPerformer.comparable
 
 
 def untouched(ledger: states.Ledger, before: bytes, path: Path) -> None:
@@ -166,17 +166,17 @@ def taken_by_another(ledger: states.Ledger, before: bytes, path: Path) -> None:
 @pytest.mark.parametrize(
     ("happens", "performer", "error", "code"),
     [
-        (back_to_its_own_time, Transacting, LedgerSetBack, 5),
-        (back_to_its_own_time, Pushing, TargetAhead, 3),
-        (untouched, Transacting, LedgerUnreadable, 3),
-        (untouched, Pushing, LedgerUnreadable, 3),
-        (taken_by_another, Transacting, Fenced, 4),
-        (taken_by_another, Pushing, Fenced, 4),
+        (back_to_its_own_time, TransactPerformer, LedgerSetBack, 5),
+        (back_to_its_own_time, PushPerformer, TargetAhead, 3),
+        (untouched, TransactPerformer, LedgerUnreadable, 3),
+        (untouched, PushPerformer, LedgerUnreadable, 3),
+        (taken_by_another, TransactPerformer, Fenced, 4),
+        (taken_by_another, PushPerformer, Fenced, 4),
     ],
 )
 def test_what_a_worker_takes_for_another_driver_is_looked_up_in_the_ledger(
     happens: Callable[[states.Ledger, bytes, Path], None],
-    performer: type[Transacting] | type[Pushing],
+    performer: type[TransactPerformer] | type[PushPerformer],
     error: type[LandonceError],
     code: int,
     tmp_path: Path,

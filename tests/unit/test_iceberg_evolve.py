@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
 from landonce.errors import ConfigError, NothingToInfer, TargetRefused
-from landonce.read.evolution import Evolution, Shape, merge, merged, observed
+from landonce.read.evolution import Evolution, ValueShape, merge, merged, observed
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import JSON, Field, Schema
@@ -209,17 +209,17 @@ def test_a_mapped_name_is_no_new_field_and_new_fields_get_into_the_mapping(tmp_p
 
 # ------------------------------------------------------------------------------------------------- shapes and merging
 
-LONG, DOUBLE, TEXT, TRUTH = (Shape(frozenset({kind})) for kind in ("long", "double", "string", "boolean"))
+LONG, DOUBLE, TEXT, TRUTH = (ValueShape(frozenset({kind})) for kind in ("long", "double", "string", "boolean"))
 
 
 def test_kinds_that_agree_and_kinds_that_clash() -> None:
     assert merged([LONG, DOUBLE]).type() == pa.float64()
     assert merged([LONG, TEXT]).type() == JSON
     assert merged([TRUTH, LONG]).type() == JSON
-    assert merged([Shape(), TRUTH]).type() == pa.bool_()
-    inside = Shape(frozenset({"struct"}), (("a", LONG),))
+    assert merged([ValueShape(), TRUTH]).type() == pa.bool_()
+    inside = ValueShape(frozenset({"struct"}), (("a", LONG),))
     assert merged([LONG, DOUBLE, inside]).type() == JSON
-    assert merged([TEXT, Shape(frozenset({"struct"}))]).type() == JSON
+    assert merged([TEXT, ValueShape(frozenset({"struct"}))]).type() == JSON
     assert merged([]).type() is None
 
 
@@ -256,12 +256,12 @@ records_of = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-def oracle_shape(found: list[Any]) -> Shape:
+def oracle_shape(found: list[Any]) -> ValueShape:
     kinds = {bool: "boolean", int: "long", float: "double", str: "string", list: "list", dict: "struct"}
     objects = [each for each in found if type(each) is dict]
     elements = [item for each in found if type(each) is list for item in each]
     names = sorted({name for each in objects for name in each})
-    return Shape(
+    return ValueShape(
         frozenset(kinds[type(each)] for each in found if each is not None),
         tuple((name, oracle_shape([each[name] for each in objects if name in each])) for name in names),
         oracle_shape(elements) if any(type(each) is list for each in found) else None,

@@ -21,7 +21,7 @@ from landonce.errors import TableReshaped, TableUnfit, TargetRefused
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import TableBranch
-from landonce.sinks.iceberg.files import Scratch, write_files
+from landonce.sinks.iceberg.files import SparkScratch, write_files
 from landonce.sinks.iceberg.table import Creation, TableShape, create_table, require_unchanged
 from landonce.sinks.snapshot import Origin
 
@@ -202,7 +202,7 @@ def forbidden() -> Iterator[Path]:
 
 
 def test_a_storage_that_refuses_is_not_waited_for(forbidden: Path) -> None:
-    scratch = Scratch(f"file://{forbidden}", ())
+    scratch = SparkScratch(f"file://{forbidden}", ())
     with pytest.raises(TargetRefused, match=r"the storage refused: .*Permission denied") as caught:
         scratch.write(pa.table({"id": [1]}), Origin("p", 1, 1, 0))
     assert caught.value.safe == "Nothing was committed."

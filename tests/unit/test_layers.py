@@ -204,3 +204,30 @@ def test_every_sink_has_the_same_files() -> None:
         of_tables = set() if folder.name == "wrapped" else {"table", "types", "held"}
         assert {path.stem for path in folder.glob("*.py")} >= common | of_tables, folder.name
     assert len(list((ROOT / "sinks").glob("*/sink.py"))) == 4
+
+
+NAMED_TWICE = """
+    Case Column Decoded Enum Fault Finding Fixed JsonText Judged Keys Kind Map Origin Part Plain Plan Record
+    Rule Run Shard SqliteWriter Step Unsupported Wire
+"""
+"""Names that more than one class still has. This list only shrinks."""
+
+
+def named_twice(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Public classes by their names, with the files that define one; nested ones, too. Other packages' words, such as a type of Avro, count."""
+    found: dict[str, list[str]] = {}
+    for path, source in sorted(sources.items()):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_one_name_is_one_class() -> None:
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.rglob("*.py")}
+    assert sorted(named_twice(sources)) == NAMED_TWICE.split()
+
+
+def test_a_name_of_two_classes_is_found() -> None:
+    sources = {"a.py": "class Mark: ...\nclass _Here: ...", "b.py": "class Box:\n    class Mark: ...\nclass _Here: ..."}
+    assert named_twice(sources) == {"Mark": ["a.py", "b.py"]}

@@ -11,7 +11,7 @@ from landonce import errors
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol import ledger as states
 from landonce.protocol import query_refusals
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, claims_may_change, may_change
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim, PushRow, claims_may_change, may_change
 from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals, check_change
@@ -63,7 +63,7 @@ def test_a_change_that_no_caller_can_mean_is_a_mistake(new: LedgerState, what: s
 
 def test_a_batch_is_not_recorded_while_one_of_its_blocks_is_not_in_the_table() -> None:
     """The database was restored under the driver: the row of a block that landed says BEFORE again."""
-    rows = (BlockRow(0, ME, Mark.AFTER, "{}"), BlockRow(1, ME, Mark.BEFORE))
+    rows = (BlockRow(0, ME, BlockState.AFTER, "{}"), BlockRow(1, ME, BlockState.BEFORE))
     with pytest.raises(errors.Unbalanced, match="is not in the table"):
         may_change(PENDING, states.recorded(PENDING, Totals()), rows)
 
@@ -71,13 +71,15 @@ def test_a_batch_is_not_recorded_while_one_of_its_blocks_is_not_in_the_table() -
 def test_a_driver_gives_up_a_plan_only_if_its_blocks_put_nothing_into_the_target() -> None:
     given_up = states.resolved(PENDING, {}, None)
     rejected = Receipt(read=2, landed=0, dead_lettered=2).to_json()
-    may_change(PENDING, given_up, (BlockRow(0, ME, Mark.AFTER, rejected), BlockRow(1, ME, Mark.BEFORE)))
+    may_change(PENDING, given_up, (BlockRow(0, ME, BlockState.AFTER, rejected), BlockRow(1, ME, BlockState.BEFORE)))
     for receipt in (Receipt(read=2, landed=1, dead_lettered=1).to_json(), None, "{}", "no receipt", "[]"):
         with pytest.raises(errors.PlanPending, match="would forget it"):
-            may_change(PENDING, given_up, (BlockRow(0, ME, Mark.AFTER, receipt), BlockRow(1, ME, Mark.BEFORE)))
+            may_change(
+                PENDING, given_up, (BlockRow(0, ME, BlockState.AFTER, receipt), BlockRow(1, ME, BlockState.BEFORE))
+            )
     operator = replace(states.taken(PENDING, "operator"), pending=None)
     with pytest.raises(errors.PlanPending, match="would forget it"):
-        may_change(PENDING, operator, (BlockRow(0, ME, Mark.AFTER, rejected), BlockRow(1, ME, Mark.BEFORE)))
+        may_change(PENDING, operator, (BlockRow(0, ME, BlockState.AFTER, rejected), BlockRow(1, ME, BlockState.BEFORE)))
 
 
 def test_an_operator_does_not_discard_the_receipt_of_a_block_that_landed() -> None:
@@ -86,12 +88,12 @@ def test_an_operator_does_not_discard_the_receipt_of_a_block_that_landed() -> No
     taken = states.taken(PENDING, "operator")
     cut = replace(taken, pending=replace(PLAN, blocks=(shorter, PLAN.blocks[1])))
     with pytest.raises(errors.PlanPending, match="discard its receipt"):
-        may_change(PENDING, cut, (BlockRow(0, ME, Mark.AFTER, "{}"), BlockRow(1, ME, Mark.BEFORE)))
+        may_change(PENDING, cut, (BlockRow(0, ME, BlockState.AFTER, "{}"), BlockRow(1, ME, BlockState.BEFORE)))
 
 
 def test_without_a_pending_plan_rows_forbid_nothing() -> None:
     may_change(STATE, states.taken(STATE, "operator"), ())
-    claims_may_change(STATE, states.taken(STATE, "operator"), (PushRow(0, ME, Mark.CLAIMED),))
+    claims_may_change(STATE, states.taken(STATE, "operator"), (PushRow(0, ME, BlockState.CLAIMED),))
 
 
 def test_two_blocks_of_a_plan_have_two_keys() -> None:

@@ -28,10 +28,10 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
 from landonce.read.schema.ddl import literal
 from landonce.sinks.iceberg.maintain import files
 from landonce.sinks.iceberg.maintain.compact import census, worth_rewriting
-from landonce.sinks.iceberg.maintain.expire import Expiry, Policy, expiry, pipelines_of
+from landonce.sinks.iceberg.maintain.expire import Expiry, ExpiryPolicy, expiry, pipelines_of
 from landonce.sinks.iceberg.maintain.files import (
-    Bounds,
     FoundFile,
+    TableBounds,
     bounds,
     dead_stages,
     files_of,
@@ -39,7 +39,7 @@ from landonce.sinks.iceberg.maintain.files import (
     moment_of,
     orphans,
 )
-from landonce.sinks.iceberg.maintain.run import Deleted, TableReport, size
+from landonce.sinks.iceberg.maintain.run import Deleted, MaintenanceReport, size
 from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, to_summary
 from landonce.sinks.iceberg.spark import StageOf
 from landonce.sinks.snapshot import Origin, table_view
@@ -141,7 +141,7 @@ def chain(*marks: str | None, step: int = 10) -> History:
 
 
 def gone(history: History, **changes: Any) -> list[int]:
-    return sorted(expiry(history.metadata(), replace(Policy(age_ms=0, least=1), **changes), NOW).ids)
+    return sorted(expiry(history.metadata(), replace(ExpiryPolicy(age_ms=0, least=1), **changes), NOW).ids)
 
 
 # Snapshots.
@@ -159,14 +159,14 @@ def test_history_goes_by_age_and_count() -> None:
 def test_everything_down_to_the_newest_mark_stays() -> None:
     history = chain("p", "p", None, None, None)
     assert gone(history) == [1]
-    found = expiry(history.metadata(), Policy(age_ms=0, least=1), NOW)
+    found = expiry(history.metadata(), ExpiryPolicy(age_ms=0, least=1), NOW)
     assert (found.for_positions, found.pipelines) == (3, ("p",))
 
 
 def test_the_slowest_pipeline_counts_unless_it_is_retired() -> None:
     history = chain("slow", "p", "p", "p", None)
     assert gone(history) == []
-    assert expiry(history.metadata(), Policy(age_ms=0, least=1), NOW).pipelines == ("p", "slow")
+    assert expiry(history.metadata(), ExpiryPolicy(age_ms=0, least=1), NOW).pipelines == ("p", "slow")
     assert gone(history, retired=frozenset({"slow"})) == [1, 2, 3]
 
 
@@ -213,9 +213,9 @@ def test_a_history_that_shows_that_nothing_was_written_yet_stays_whole() -> None
 
 def test_the_command_says_how_much_or_the_table_does() -> None:
     properties = {"history.expire.max-snapshot-age-ms": "7000", "history.expire.min-snapshots-to-keep": "3"}
-    assert Policy.of({}, None, None) == Policy(5 * 86_400_000, 10)
-    assert Policy.of(properties, None, None) == Policy(7000, 3)
-    assert Policy.of(properties, 1, 2, ["old"]) == Policy(1, 2, frozenset({"old"}))
+    assert ExpiryPolicy.of({}, None, None) == ExpiryPolicy(5 * 86_400_000, 10)
+    assert ExpiryPolicy.of(properties, None, None) == ExpiryPolicy(7000, 3)
+    assert ExpiryPolicy.of(properties, 1, 2, ["old"]) == ExpiryPolicy(1, 2, frozenset({"old"}))
 
 
 def test_pipelines_are_known_by_their_marks_and_copies() -> None:
@@ -266,7 +266,7 @@ def test_exactly_what_nobody_needs_goes(history: History, age: int, least: int) 
             wanted.add(each)
             if history.marked(each) == pipeline:
                 break
-    left = set(history.snapshots) - set(expiry(history.metadata(), Policy(age, least), NOW).ids)
+    left = set(history.snapshots) - set(expiry(history.metadata(), ExpiryPolicy(age, least), NOW).ids)
     assert left == wanted
 
 
@@ -288,7 +288,7 @@ def test_names_say_whose_files_they_are() -> None:
 
 @pytest.mark.parametrize(("epoch", "batch"), list(product(range(5), range(5))))
 def test_what_the_mark_passed_is_dead_at_once(epoch: int, batch: int) -> None:
-    at = Bounds(mark=(2, 2), owner=2)
+    at = TableBounds(mark=(2, 2), owner=2)
     expected = epoch < 2 or (epoch == 2 and batch <= 2)
     assert at.dead((epoch, batch), SHORT, LONG) is expected
     assert at.passed((epoch, batch)) is expected
@@ -298,23 +298,23 @@ def test_what_the_mark_passed_is_dead_at_once(epoch: int, batch: int) -> None:
 @pytest.mark.parametrize(("epoch", "batch"), list(product(range(6), range(5))))
 def test_what_a_superseded_driver_left_is_dead_after_a_long_time(epoch: int, batch: int) -> None:
     """A fan-out: the pipeline is at epoch 4, and this table was last committed to in epoch 1."""
-    at = Bounds(mark=(1, 2), owner=4)
+    at = TableBounds(mark=(1, 2), owner=4)
     passed = epoch < 1 or (epoch == 1 and batch <= 2)
     assert at.dead((epoch, batch), LONG, LONG) is passed
     assert at.dead((epoch, batch), LONG + timedelta(seconds=1), LONG) is (epoch < 4)
 
 
 def test_a_table_without_a_mark_keeps_everything_for_a_long_time() -> None:
-    assert not Bounds(None, 3).dead((1, 1), LONG, LONG)
-    assert Bounds(None, 3).dead((1, 1), 2 * LONG, LONG)
-    assert not Bounds().dead((0, 0), 100 * LONG, LONG)
+    assert not TableBounds(None, 3).dead((1, 1), LONG, LONG)
+    assert TableBounds(None, 3).dead((1, 1), 2 * LONG, LONG)
+    assert not TableBounds().dead((0, 0), 100 * LONG, LONG)
 
 
 def test_only_files_of_the_pipeline_that_nobody_names_are_orphans() -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     dead, named, flying, others = (Origin(name, 1, batch, 0).file_name() for name, batch in _FILES)
     found = [FoundFile(f"s3://x/data/{each}", 5, now) for each in (dead, named, flying, others, "00000-0-1.parquet")]
-    result = orphans(found, {named}, "p", Bounds((1, 2), 1), now, LONG)
+    result = orphans(found, {named}, "p", TableBounds((1, 2), 1), now, LONG)
     assert [each.name for each in result.dead] == [dead]
     assert [each.name for each in result.waiting] == [flying]
 
@@ -328,12 +328,12 @@ def state(epoch: int, batch: int, owner: str = "me", pipeline: str = "p", versio
 
 def test_the_bounds_are_the_tables_own_mark() -> None:
     history = History()
-    assert bounds(history.metadata(), "p", "main") == Bounds(None, 0)
+    assert bounds(history.metadata(), "p", "main") == TableBounds(None, 0)
     first = history.add(None, 1, Mark(state(1, 5)), branch="main")
     history.add(first, 2, branch="main")
-    assert bounds(history.metadata(), "p", "main") == Bounds((1, 5), 1)
-    assert bounds(history.metadata(), "p", "main", ledger_epoch=7) == Bounds((1, 5), 7)
-    assert bounds(history.metadata(), "q", "main", ledger_epoch=7) == Bounds(None, 7)
+    assert bounds(history.metadata(), "p", "main") == TableBounds((1, 5), 1)
+    assert bounds(history.metadata(), "p", "main", ledger_epoch=7) == TableBounds((1, 5), 7)
+    assert bounds(history.metadata(), "q", "main", ledger_epoch=7) == TableBounds(None, 7)
 
 
 def test_after_a_rollback_the_mark_that_is_left_counts() -> None:
@@ -341,7 +341,7 @@ def test_after_a_rollback_the_mark_that_is_left_counts() -> None:
     first = history.add(None, 1, Mark(state(1, 5)), branch="main")
     history.add(first, 2, Mark(state(2, 6)), branch="main")
     history.point("main", first)
-    assert bounds(history.metadata(), "p", "main") == Bounds((1, 5), 2)
+    assert bounds(history.metadata(), "p", "main") == TableBounds((1, 5), 2)
 
 
 def test_where_a_pipeline_works_on_two_branches_both_must_be_past_it() -> None:
@@ -349,11 +349,13 @@ def test_where_a_pipeline_works_on_two_branches_both_must_be_past_it() -> None:
     first = history.add(None, 1, Mark(state(1, 5)), branch="main")
     history.point("somebody's", first)
     history.add(first, 2, Mark(state(4, 9)), branch="main")
-    assert bounds(history.metadata(), "p", "main") == Bounds((4, 9), 4), "that it was copied from does not make it one"
+    assert bounds(history.metadata(), "p", "main") == TableBounds((4, 9), 4), (
+        "that it was copied from does not make it one"
+    )
     history.add(first, 3, Mark(state(2, 6)), branch="audit")
-    assert bounds(history.metadata(), "p", "main") == Bounds((2, 6), 2)
-    assert bounds(history.metadata(), "p", "audit") == Bounds((2, 6), 2)
-    assert bounds(history.metadata(), "p", "new") == Bounds((2, 6), 2), "it would begin where the main one is"
+    assert bounds(history.metadata(), "p", "main") == TableBounds((2, 6), 2)
+    assert bounds(history.metadata(), "p", "audit") == TableBounds((2, 6), 2)
+    assert bounds(history.metadata(), "p", "new") == TableBounds((2, 6), 2), "it would begin where the main one is"
 
 
 def test_staging_branches_of_the_dead() -> None:
@@ -366,7 +368,7 @@ def test_staging_branches_of_the_dead() -> None:
         history.point(name, first)
     metadata = history.metadata()
     assert dead_stages(metadata, "p", bounds(metadata, "p", "main")) == tuple(sorted((dead, also)))
-    assert dead_stages(metadata, "p", Bounds(None, 9)) == ()
+    assert dead_stages(metadata, "p", TableBounds(None, 9)) == ()
 
 
 # Drivers, zombies and maintenance, in any order.
@@ -420,7 +422,7 @@ class World:
         """As `TableMaintenance.run` does it: listed, expired, loaded, deleted."""
         now = datetime.now(timezone.utc)
         found = [FoundFile(f"data/{each}", 1, now - timedelta(days=1)) for each in self.stored]
-        going = expiry(self.history.metadata(), Policy(age_ms=-1, least=least), self.clock)
+        going = expiry(self.history.metadata(), ExpiryPolicy(age_ms=-1, least=least), self.clock)
         cleaned = {file for each in going.ids for file in self.history.files[each]}
         self.history.drop(*going.ids)
         self.stored -= cleaned - self.names()
@@ -709,9 +711,9 @@ def test_strings_in_a_statement() -> None:
 
 def test_words_for_people() -> None:
     assert [size(each) for each in (0, 999, 1000, 12_345_678)] == ["0 B", "999 B", "1.0 kB", "12.3 MB"]
-    assert TableReport("db.t").lines() == ["nothing to do"]
-    assert TableReport("db.t", error="away").lines() == ["left as it is: away"]
-    text = TableReport("db.t", orphans=Deleted(2, 2000, 1), waiting=3).lines()
+    assert MaintenanceReport("db.t").lines() == ["nothing to do"]
+    assert MaintenanceReport("db.t", error="away").lines() == ["left as it is: away"]
+    text = MaintenanceReport("db.t", orphans=Deleted(2, 2000, 1), waiting=3).lines()
     assert text == [
         "deleted: 2 orphan files (2.0 kB); 3 files may be in flight and stay",
         "note: the storage did not delete 1 files",
@@ -724,4 +726,4 @@ def test_a_call_that_is_wrong(wrong: tuple[str, str]) -> None:
 
 
 def test_nothing_expires_where_there_is_nothing() -> None:
-    assert expiry(History().metadata(), Policy(), NOW) == Expiry()
+    assert expiry(History().metadata(), ExpiryPolicy(), NOW) == Expiry()

@@ -14,7 +14,7 @@ from landonce.protocol.operate.take_over import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query
-from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, adopt
+from landonce.sinks.iceberg.move_in.adopt import History, LastCommit, WriterCommits, adopt
 from landonce.sinks.iceberg.move_in.connect import (
     Complete,
     Connector,
@@ -305,9 +305,9 @@ VIEW = SourceView("cluster", (("t", "id"),), ((P0, Extent(5, 120)), (P1, Extent(
 FRESH = LedgerState("p", lineage="l")
 
 
-def found(**positions: int) -> Found:
+def found(**positions: int) -> WriterCommits:
     offsets = tuple((Partition("t", int(name[1:])), at) for name, at in sorted(positions.items()))
-    return Found("the writer", (LastCommit("db.t", 7, 0, "x"),), offsets, notes=("Mind this.",))
+    return WriterCommits("the writer", (LastCommit("db.t", 7, 0, "x"),), offsets, notes=("Mind this.",))
 
 
 def test_the_first_position_is_where_the_writer_stopped() -> None:

@@ -13,9 +13,9 @@ from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.move_in import (
     AFTER,
     BEFORE,
-    Batch,
-    Compared,
-    Found,
+    ComparedBatch,
+    LastBatch,
+    WriterStops,
     batches,
     begin,
     inserts_into,
@@ -39,7 +39,7 @@ def test_keys_are_topic_and_partition() -> None:
         ("a-1-0-0", 1, 2, AFTER),
         ("x", 0, 0, AFTER),
     ]
-    assert batches(rows, VIEW) == (Batch(P0, 6, 9, BEFORE), Batch(P1, 40, 49, AFTER))
+    assert batches(rows, VIEW) == (LastBatch(P0, 6, 9, BEFORE), LastBatch(P1, 40, 49, AFTER))
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,24 @@ def test_rows_that_are_no_state(row: tuple[str, int, int, str], says: str) -> No
     ("compared", "landed", "at"),
     [
         (None, None, 20),
-        (Compared(8, 8), None, 20),
-        (Compared(8, 8), False, 20),
-        (Compared(8, 0), None, 10),
-        (Compared(8, 0), True, 10),
-        (Compared(8, 3), True, 20),
-        (Compared(8, 3), False, 10),
-        (Compared(unknown="why"), True, 20),
-        (Compared(unknown="why"), False, 10),
-        (Compared(8, 3), None, None),
-        (Compared(unknown="why"), None, None),
-        (Compared(0, 0), True, 20),
-        (Compared(0, 0), False, 10),
-        (Compared(0, 0), None, None),
+        (ComparedBatch(8, 8), None, 20),
+        (ComparedBatch(8, 8), False, 20),
+        (ComparedBatch(8, 0), None, 10),
+        (ComparedBatch(8, 0), True, 10),
+        (ComparedBatch(8, 3), True, 20),
+        (ComparedBatch(8, 3), False, 10),
+        (ComparedBatch(unknown="why"), True, 20),
+        (ComparedBatch(unknown="why"), False, 10),
+        (ComparedBatch(8, 3), None, None),
+        (ComparedBatch(unknown="why"), None, None),
+        (ComparedBatch(0, 0), True, 20),
+        (ComparedBatch(0, 0), False, 10),
+        (ComparedBatch(0, 0), None, None),
     ],
 )
-def test_where_a_partition_begins(compared: Compared | None, landed: bool | None, at: int | None) -> None:
+def test_where_a_partition_begins(compared: ComparedBatch | None, landed: bool | None, at: int | None) -> None:
     """What the table shows counts more than what a person says."""
-    batch = Batch(P0, 10, 19, AFTER if compared is None else BEFORE)
+    batch = LastBatch(P0, 10, 19, AFTER if compared is None else BEFORE)
     if at is None:
         with pytest.raises(ImportRefused, match="never learned"):
             stop_of(batch, compared, landed)
@@ -87,11 +87,11 @@ def test_where_a_partition_begins(compared: Compared | None, landed: bool | None
 
 
 def test_only_what_kafka_still_has_is_compared() -> None:
-    assert readable(Batch(P0, 10, 19, BEFORE), Extent(5, 20)) == (Range(P0, 10, 20),)
-    assert readable(Batch(P0, 10, 19, BEFORE), Extent(15, 20)) == (Range(P0, 15, 20),)
-    assert readable(Batch(P0, 10, 19, BEFORE), Extent(20, 20)) == ()
+    assert readable(LastBatch(P0, 10, 19, BEFORE), Extent(5, 20)) == (Range(P0, 10, 20),)
+    assert readable(LastBatch(P0, 10, 19, BEFORE), Extent(15, 20)) == (Range(P0, 15, 20),)
+    assert readable(LastBatch(P0, 10, 19, BEFORE), Extent(20, 20)) == ()
     with pytest.raises(ImportRefused, match="ends at 19"):
-        readable(Batch(P0, 10, 19, BEFORE), Extent(5, 19))
+        readable(LastBatch(P0, 10, 19, BEFORE), Extent(5, 19))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_rows_tell_only_if_they_have_coordinates(named: dict[str, list[str]], pr
 
 
 def test_the_ledger_begins_where_the_writer_stopped() -> None:
-    new = begin(FRESH, Found("w", ((P0, 100, ""), (P1, 90, ""))), VIEW, "me", None).new
+    new = begin(FRESH, WriterStops("w", ((P0, 100, ""), (P1, 90, ""))), VIEW, "me", None).new
     assert new.positions == ((P0, Position(100, 100)), (P1, Position(90, 90)))
     assert (new.epoch, new.owner, new.batch, new.totals.read, new.pending) == (1, "me", 0, 0, None)
     assert bind(new, VIEW, Start.EARLIEST).added == {}
@@ -123,9 +123,9 @@ def test_a_partition_without_a_position(
     """The writer says nothing of it, or Kafka has deleted what comes next."""
     if at is None:
         with pytest.raises(ImportRefused, match=r"a-1\[1\]"):
-            begin(FRESH, Found("w", stops), VIEW, "me", missing)
+            begin(FRESH, WriterStops("w", stops), VIEW, "me", missing)
     else:
-        decision = begin(FRESH, Found("w", stops), VIEW, "me", missing)
+        decision = begin(FRESH, WriterStops("w", stops), VIEW, "me", missing)
         assert decision.new.committed() == {P0: 100, P1: at}
         assert any(f"[39, {at}) is never delivered" in line for line in decision.does) is (len(stops) == 2)
 
@@ -133,7 +133,7 @@ def test_a_partition_without_a_position(
 @pytest.mark.parametrize("missing", [None, Start.EARLIEST])
 def test_another_topic_by_that_name(missing: Start | None) -> None:
     with pytest.raises(ImportRefused, match="would be 91"):
-        begin(FRESH, Found("w", ((P0, 100, ""), (P1, 91, ""))), VIEW, "me", missing)
+        begin(FRESH, WriterStops("w", ((P0, 100, ""), (P1, 91, ""))), VIEW, "me", missing)
 
 
 def test_a_group() -> None:

@@ -7,8 +7,8 @@ import pytest
 from landonce import errors
 from landonce.errors import NothingToDo, PlanPending
 from landonce.ledger.memory import MemoryLedger
+from landonce.protocol.block_rows import BlockState as RowMark
 from landonce.protocol.block_rows import Claim, PushRow
-from landonce.protocol.block_rows import Mark as RowMark
 from landonce.protocol.blocks import Block, Kind, Plan, token
 from landonce.protocol.ledger import LedgerState, Position, TableMark
 from landonce.protocol.marks import Mark, TableView, Verdict, behind_ranges, status_of, verdict

@@ -14,7 +14,7 @@ from pyiceberg.types import LongType
 
 import landonce
 from landonce import errors
-from landonce.engine.committing import Committing
+from landonce.engine.committing import CommitPerformer
 from landonce.engine.publish import NoLetters
 from landonce.engine.task import write_rows
 from landonce.protocol import ledger as states
@@ -70,7 +70,7 @@ def written(sink: Iceberg, *offsets: int) -> Receipt:
     return receipt
 
 
-def performer_of(sink: Iceberg, ledger: TableLedger) -> Committing:
+def performer_of(sink: Iceberg, ledger: TableLedger) -> CommitPerformer:
     basics = Basics(
         pipeline="q",
         records=NoRecords(),
@@ -86,7 +86,7 @@ def performer_of(sink: Iceberg, ledger: TableLedger) -> Committing:
     tables.make_ready(None)
     came = Incoming((Range(P, 0, 2),), "cluster", (("t", "id"),))
     policy = Snapshot("db.t", "f", once=True, own_ledger=True, block_rows=10)
-    return Committing(policy, tables, QueryWorkers(came), NoLetters(), ledger)
+    return CommitPerformer(policy, tables, QueryWorkers(came), NoLetters(), ledger)
 
 
 def test_a_table_that_is_not_there_yet_has_no_position(sink: Iceberg, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from landonce.protocol.steps import (
     Commit,
     Count,
     Effect,
-    Found,
+    FoundBlock,
     Kill,
     Look,
     Reply,
@@ -173,7 +173,9 @@ def perform(world: World, effect: Effect, came: Incoming) -> Reply:
         )
     if isinstance(effect, Resolve):
         return Resolved(
-            tuple(Found(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes)
+            tuple(
+                FoundBlock(index, world.found(effect.plan.blocks[index]), Totals(landed=1)) for index in effect.indexes
+            )
         )
     assert isinstance(effect, Write)
     if not world.keeps:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from landonce import errors
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, PushRow, claims_may_change, may_change
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim, PushRow, claims_may_change, may_change
 from landonce.protocol.blocks import Block, Plan, token
 from landonce.protocol.ledger import LedgerState, Position, TableMark, Totals, recorded
 from landonce.protocol.marks import Mark as CarriedMark
@@ -131,7 +131,8 @@ def test_no_record_lands_twice_and_no_coordinate_is_used_twice(blocks, end):
 def marks(plan, landed):
     claim = Claim(3, "driver")
     return tuple(
-        BlockRow(block.number, claim, Mark.AFTER if block.number in landed else Mark.BEFORE) for block in plan.blocks
+        BlockRow(block.number, claim, BlockState.AFTER if block.number in landed else BlockState.BEFORE)
+        for block in plan.blocks
     )
 
 
@@ -199,7 +200,7 @@ class TestLedgersThatKnowWhatLanded:
     def test_a_push_in_doubt_keeps_its_key(self):
         """In another cluster the block has another token: a probe by its new key would not find it."""
         old = ledger(self.PLAN)
-        rows = tuple(PushRow(number, Claim(3, "driver"), Mark.CLAIMED) for number in (0, 1))
+        rows = tuple(PushRow(number, Claim(3, "driver"), BlockState.CLAIMED) for number in (0, 1))
         new = replace(old, epoch=4, owner="operator")
         claims_may_change(old, new, rows)
         with pytest.raises(errors.PlanPending, match="nobody knows whether it arrived"):

@@ -14,7 +14,7 @@ from landonce.errors import ConfigError
 from landonce.sinks.contract import COORDINATES, Finding, Level
 from landonce.sinks.sql.check import check_columns, check_storage
 from landonce.sinks.sql.sink import SqlSink
-from landonce.sinks.sql.table import Shape, SqlTable
+from landonce.sinks.sql.table import SqlShape, SqlTable
 
 KINDS = {"id": sql.BigInteger(), "_topic": sql.Text(), "_partition": sql.Integer(), "_offset": sql.BigInteger()}
 COLUMNS = tuple({"name": name, "type": kind, "nullable": True} for name, kind in KINDS.items())
@@ -28,10 +28,10 @@ def refused(findings: object) -> list[str]:
 def test_rows_that_are_added_in_ydb_need_their_coordinates_for_a_key() -> None:
     """They go in by UPSERT: with another primary key one row would replace the other."""
     sink = SqlSink("ydb://h:2136/local", "events", "p")
-    shape = Shape(COLUMNS, (frozenset({"id"}),))
+    shape = SqlShape(COLUMNS, (frozenset({"id"}),))
     [said] = refused(check_columns(sink, shape, (), sqlite.dialect()))
     assert "primary key of events is not its coordinates" in said
-    fit = Shape(COLUMNS, (frozenset(COORDINATES),))
+    fit = SqlShape(COLUMNS, (frozenset(COORDINATES),))
     assert refused(check_columns(sink, fit, (), sqlite.dialect())) == []
     keyed = SqlSink("ydb://h:2136/local", "events", "p", key=("id",))
     assert refused(check_columns(keyed, shape, (), sqlite.dialect())) == []

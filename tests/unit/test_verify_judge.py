@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from landonce.protocol.ranges import Partition
-from landonce.sinks.audit import Counted
+from landonce.sinks.audit import CountedOffsets
 from landonce.verify.handled import HandledLetters
-from landonce.verify.judge import Fates, Fault, Place, judge_letters, judge_rows
-from landonce.verify.report import LISTED, Run, Runs
+from landonce.verify.judge import Fates, Fault, Whereabouts, judge_letters, judge_rows
+from landonce.verify.report import LISTED, FaultyRange, Runs
 from landonce.verify.topic import Window
 
 FATES = ("none", "lands", "dead", "filtered")
@@ -20,25 +20,25 @@ FATES = ("none", "lands", "dead", "filtered")
 def oracle(fate, rows, letters, compacted):
     found = set()
     if fate == "lands" and not rows:
-        found.add((Fault.MISSING, Place.TARGET))
+        found.add((Fault.MISSING, Whereabouts.TARGET))
     if fate == "dead" and not letters:
-        found.add((Fault.MISSING, Place.DEAD_LETTERS))
+        found.add((Fault.MISSING, Whereabouts.DEAD_LETTERS))
     if rows > 1:
-        found.add((Fault.DUPLICATED, Place.TARGET))
+        found.add((Fault.DUPLICATED, Whereabouts.TARGET))
     if letters > 1:
-        found.add((Fault.DUPLICATED, Place.DEAD_LETTERS))
+        found.add((Fault.DUPLICATED, Whereabouts.DEAD_LETTERS))
     if rows and letters:
-        found.add((Fault.DUPLICATED, Place.BOTH))
+        found.add((Fault.DUPLICATED, Whereabouts.BOTH))
     elif not (compacted and fate == "none"):
         if rows and fate != "lands":
-            found.add((Fault.UNEXPECTED, Place.TARGET))
+            found.add((Fault.UNEXPECTED, Whereabouts.TARGET))
         if letters and fate != "dead":
-            found.add((Fault.UNEXPECTED, Place.DEAD_LETTERS))
+            found.add((Fault.UNEXPECTED, Whereabouts.DEAD_LETTERS))
     return found
 
 
 def counted(numbers):
-    return Counted.of(np.repeat(np.arange(len(numbers), dtype=np.int64), numbers))
+    return CountedOffsets.of(np.repeat(np.arange(len(numbers), dtype=np.int64), numbers))
 
 
 def judged(expected, rows, letters, compacted):
@@ -97,12 +97,12 @@ def test_every_pair_of_tables():
             mine = "lands" if fate == "both" or fate == {"a": "lands", "b": "lands b"}[table] else "none"
             wanted = oracle("dead" if fate == "dead" else mine, rows, letters, False)
             assert {each[:2] for each in judged.faults} == {
-                each for each in wanted if each[1] is not Place.DEAD_LETTERS
+                each for each in wanted if each[1] is not Whereabouts.DEAD_LETTERS
             }
         held = np.array([0] if in_a or in_b else [], np.int64)
         judged = judge_letters(expected, held, mail)
         wanted = oracle(fate, in_a or in_b, letters, False)
-        assert {each[:2] for each in judged.faults} == {each for each in wanted if each[1] is Place.DEAD_LETTERS}
+        assert {each[:2] for each in judged.faults} == {each for each in wanted if each[1] is Whereabouts.DEAD_LETTERS}
 
 
 def test_a_table_that_no_record_is_for():
@@ -147,12 +147,12 @@ def runs_of(*windows):
 
 
 def test_runs_go_over_offsets_that_hold_nothing():
-    assert runs_of(([1, 5, 9, 20], [5, 9])).listed == [Run(5, 10, 2)]
+    assert runs_of(([1, 5, 9, 20], [5, 9])).listed == [FaultyRange(5, 10, 2)]
 
 
 def test_runs_go_over_the_edge_of_a_window():
     runs = runs_of(([1, 2], [2]), ([], []), ([7, 8], [7]), ([9], [9]))
-    assert runs.listed == [Run(2, 8, 2), Run(9, 10, 1)]
+    assert runs.listed == [FaultyRange(2, 8, 2), FaultyRange(9, 10, 1)]
     assert runs.records == 3
 
 
@@ -189,7 +189,7 @@ def test_a_replay_on_its_way_is_compared_with_the_target_once() -> None:
     held = np.arange(0, count, 2, dtype=np.int64).view(Seen)
     letters = HandledLetters(landing={label: dict.fromkeys(range(count), b"new")})
     window = Window(0, count, here, pa.array([b"old"] * count, pa.binary()))
-    judged, left, dropped = letters.judged(label, window, Counted.of(here), lambda: held)
+    judged, left, dropped = letters.judged(label, window, CountedOffsets.of(here), lambda: held)
     assert judged.values.to_pylist() == [b"new", b"old"] * (count // 2)
     assert left.offsets.tolist() == [*range(1, count, 2)]
     assert dropped.tolist() == []

@@ -9,7 +9,7 @@ import pytest
 
 from landonce.sinks.audit import OFFSET, PLACE, UNKNOWN, plain
 from landonce.verify.judge import Fault
-from landonce.verify.keys import LAST, LastChanges, Limits, judge_keys
+from landonce.verify.keys import LAST, KeyLimits, LastChanges, judge_keys
 
 KEYS = pa.schema([("id", pa.int64())])
 
@@ -37,7 +37,7 @@ def rows(held, identity=("id",), schema=KEYS):
 
 
 def judged(changes, held, *, later=(), start=0, end=100, compacted=False, places=1):
-    limits = Limits(np.full(places, start), np.full(places, end), np.full(places, compacted))
+    limits = KeyLimits(np.full(places, start), np.full(places, end), np.full(places, compacted))
     deleted = plain(pa.Table.from_pylist([{"id": key} for key in later], KEYS))
     return judge_keys(("id",), gathered(changes), rows(held), deleted, limits)
 
@@ -184,7 +184,7 @@ def test_keys_of_several_columns_and_any_type():
 
 
 def _limits():
-    return Limits(np.array([0]), np.array([100]), np.array([False]))
+    return KeyLimits(np.array([0]), np.array([100]), np.array([False]))
 
 
 def test_what_is_gathered_is_one_row_for_each_key(monkeypatch):

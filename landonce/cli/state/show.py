@@ -12,11 +12,11 @@ from landonce.engine import dead_letters
 from landonce.errors import LandonceError
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, Note
-from landonce.protocol.marks import TableReport, TableState, report_on
+from landonce.protocol.marks import MarkReport, TableState, report_on
 from landonce.protocol.reasons import Reasons, lines
 from landonce.protocol.seek_marker import interrupted
 from landonce.protocol.source import SourceView
-from landonce.sinks.operations import Kept, Operations
+from landonce.sinks.operations import LedgerAddress, Operations
 from landonce.sinks.parts import Parts
 
 _LISTED = 5
@@ -45,12 +45,12 @@ class _Seen:
     """All that is shown."""
 
     pipeline: str
-    kept: Kept
+    kept: LedgerAddress
     ledger: LedgerState | None
     journal: tuple[Note, ...]
     source: SourceView | None
     no_source: str
-    tables: tuple[TableReport, ...]
+    tables: tuple[MarkReport, ...]
     no_tables: str
     noticed: str
     claimed: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def _survey(parts: Parts) -> tuple[SourceView | None, str]:
         return None, error.what
 
 
-def _tables(target: Operations, state: LedgerState | None) -> tuple[tuple[TableReport, ...], str]:
+def _tables(target: Operations, state: LedgerState | None) -> tuple[tuple[MarkReport, ...], str]:
     if state is None:
         return (), ""
     try:
@@ -181,7 +181,7 @@ def _pending_lines(plan: Plan | None) -> list[str]:
     ]
 
 
-def _table_lines(tables: tuple[TableReport, ...]) -> list[str]:
+def _table_lines(tables: tuple[MarkReport, ...]) -> list[str]:
     """Those first that are not simply in step."""
     calm = (TableState.IN_STEP, TableState.UNTOUCHED)
     ordered = sorted(tables, key=lambda each: each.status in calm)
@@ -251,7 +251,7 @@ def _positions_document(ledger: LedgerState, view: SourceView | None) -> list[di
     ]
 
 
-def _table_document(each: TableReport) -> dict[str, Any]:
+def _table_document(each: MarkReport) -> dict[str, Any]:
     mark = each.view.mark
     return {
         "table": each.view.table,

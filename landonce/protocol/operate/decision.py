@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from landonce.errors import ConfigError, NothingToDo
 from landonce.protocol import marks
-from landonce.protocol.block_rows import Mark, PushRow
+from landonce.protocol.block_rows import BlockState, PushRow
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState, Note, Totals, taken
 from landonce.protocol.letters import keep_letters, refuse_pending
@@ -134,7 +134,7 @@ def settle(
     state: LedgerState, blocks: Mapping[str, Block], rows: tuple[PushRow, ...], key: str, owner: str, *, landed: bool
 ) -> tuple[Decision, PushRow]:
     """The block with this key arrived, or it did not. `blocks` are those of the pending plan, by their keys."""
-    claimed = {row.number: row for row in rows if row.mark is Mark.CLAIMED}
+    claimed = {row.number: row for row in rows if row.mark is BlockState.CLAIMED}
     open_ = [name for name, block in blocks.items() if block.number in claimed]
     if not open_:
         raise NothingToDo(

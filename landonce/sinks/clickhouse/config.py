@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from landonce.config.model import Duration, Ledger, Transform
+from landonce.config.model import Duration, LedgerSection, Transform
 from landonce.config.part import SecretUrl
 from landonce.errors import ConfigError
 from landonce.sinks.clickhouse.address import quoted
-from landonce.sinks.section import Changes, RoutedSection, from_program, one_column, refuse_unkeyed
+from landonce.sinks.section import ChangesSection, RoutedSection, from_program, one_column, refuse_unkeyed
 
 if TYPE_CHECKING:
     from landonce.sinks.clickhouse.shards import ShardMap
@@ -36,7 +36,7 @@ class ClickHouse(RoutedSection):
     mode: Literal["insert", "upsert"] = "insert"
     key: tuple[str, ...] = ()
     """The columns that identify a row, if records change rows."""
-    changes: Changes | None = None
+    changes: ChangesSection | None = None
     """How records say what happened. Default: each record is the new row of its key, and a tombstone deletes the row."""
     evolve: bool = False
     engine: str = Field(default="MergeTree", pattern=r"(?s)^\w*MergeTree(\s*\(.*\))?$")
@@ -135,9 +135,9 @@ class ClickHouse(RoutedSection):
         return name.removeprefix("Replicated").removeprefix("Shared") == "CollapsingMergeTree"
 
     @property
-    def meaning(self) -> Changes | None:
+    def meaning(self) -> ChangesSection | None:
         """How records change rows; None if each record is a row."""
-        return self.changes or Changes(mode="upsert") if self.mode == "upsert" else None
+        return self.changes or ChangesSection(mode="upsert") if self.mode == "upsert" else None
 
     @property
     def no_dedup(self) -> str:
@@ -145,7 +145,7 @@ class ClickHouse(RoutedSection):
             return "in ClickHouse, takes one server, and does not go with `endpoints`"
         return super().no_dedup
 
-    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
         del ledger
         if not transform.empty and (self.key or self.evolve):
             raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")

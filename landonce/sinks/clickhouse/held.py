@@ -26,7 +26,7 @@ from landonce.sinks.audit import (
     OFFSET,
     PLACE,
     UNKNOWN,
-    Counted,
+    CountedOffsets,
     Held,
     HeldKeys,
     HeldTables,
@@ -202,20 +202,20 @@ class ClickHouseRows(_Read, Held):
             return ()
         return (f"{self.table.name} replaces rows: one that a newer row replaced counts as missing.",)
 
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         return self._counted(partition, first, end, "")
 
-    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+    def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         return self._counted(partition, first, end, "HAVING n > 1")
 
     def matching(self, condition: str) -> int:
         """How many rows meet a condition."""
         return int(self._connection.one(f"SELECT count() {self._from} WHERE {condition}"))
 
-    def _counted(self, partition: Partition, first: int, end: int, having: str) -> Counted:
+    def _counted(self, partition: Partition, first: int, end: int, having: str) -> CountedOffsets:
         columns, then = "toInt64(_offset) AS o, toInt64(count()) AS n", f"GROUP BY o {having} ORDER BY o"
         answer = self.select(partition, first, end, columns, then)
-        return Counted(*(np.asarray(column.to_numpy(), np.int64) for column in answer.columns))
+        return CountedOffsets(*(np.asarray(column.to_numpy(), np.int64) for column in answer.columns))
 
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
         return int(self.select(partition, first, end, "toInt64(count())").column(0)[0].as_py())
@@ -249,16 +249,16 @@ class ShardedRows(Held):
         astray = ((each.place, each.matching(self._map.elsewhere(at))) for at, each in enumerate(self._shards))
         return (*sorted(found), *(f"{misplaced(place, rows)}." for place, rows in astray if rows))
 
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         found = [each.counted(partition, first, end) for each in self._shards]
         offsets, at = np.unique(np.concatenate([each.offsets for each in found]), return_inverse=True)
         counts = np.zeros(len(offsets), np.int64)
         np.add.at(counts, at, np.concatenate([each.counts for each in found]))
-        return Counted(offsets, counts)
+        return CountedOffsets(offsets, counts)
 
-    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+    def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         found = self.counted(partition, first, end)
-        return Counted(found.offsets[found.counts > 1], found.counts[found.counts > 1])
+        return CountedOffsets(found.offsets[found.counts > 1], found.counts[found.counts > 1])
 
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
         return sum(each.count(partition, first, end) for each in self._shards)

@@ -59,7 +59,7 @@ def _unquoted(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LastBatch:
     """The last batch of one partition, as the state table names it. Both offsets are of records in it."""
 
     partition: Partition
@@ -72,7 +72,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedBatch:
     """A batch whose insert was never confirmed, compared with the table."""
 
     records: int = 0
@@ -84,7 +84,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Found:
+class WriterStops:
     """Where the writer stopped. Two of these are equal only if nothing happened in between."""
 
     writer: str
@@ -93,16 +93,16 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def batches(rows: Iterable[tuple[str, int, int, str]], view: SourceView) -> tuple[Batch, ...]:
+def batches(rows: Iterable[tuple[str, int, int, str]], view: SourceView) -> tuple[LastBatch, ...]:
     """Those of the pipeline's partitions. `rows`: key, minOffset, maxOffset and state. Other keys are of other topics."""
     topics, extents = dict(view.topic_ids), dict(view.extents)
-    found: dict[Partition, Batch] = {}
+    found: dict[Partition, LastBatch] = {}
     for key, first, last, state in rows:
         named = _KEY.fullmatch(key)
         if named is None or named[1] not in topics:
             continue
         partition = Partition(named[1], int(named[2]))
-        batch = Batch(partition, first, last, state)
+        batch = LastBatch(partition, first, last, state)
         if partition not in extents:
             raise refused(f"the state table names {partition}, and the topic does not have that partition.", _CORRECT)
         if state not in (BEFORE, AFTER) or not 0 <= first <= last or partition in found:
@@ -114,7 +114,7 @@ def batches(rows: Iterable[tuple[str, int, int, str]], view: SourceView) -> tupl
     return tuple(found[each] for each in sorted(found))
 
 
-def readable(batch: Batch, extent: Extent) -> tuple[Range, ...]:
+def readable(batch: LastBatch, extent: Extent) -> tuple[Range, ...]:
     """What Kafka still has of a batch. Raises where the topic ends before it."""
     end = batch.last + 1
     _refuse_outside(batch.partition, end, extent, Start.EARLIEST)
@@ -122,7 +122,7 @@ def readable(batch: Batch, extent: Extent) -> tuple[Range, ...]:
     return (Range(batch.partition, first, end),) if first < end else ()
 
 
-def stop_of(batch: Batch, compared: Compared | None, landed: bool | None) -> tuple[Partition, int, str]:
+def stop_of(batch: LastBatch, compared: ComparedBatch | None, landed: bool | None) -> tuple[Partition, int, str]:
     """The position after the connector's last batch. `landed`: what an operator says of a batch that cannot be settled."""
     if compared is None:
         return batch.partition, batch.last + 1, str(batch)
@@ -168,7 +168,7 @@ def refuse_members(name: str, group: GroupOffsets) -> None:
         )
 
 
-def begin(state: LedgerState, found: Found, view: SourceView, owner: str, missing: Start | None) -> Decision:
+def begin(state: LedgerState, found: WriterStops, view: SourceView, owner: str, missing: Start | None) -> Decision:
     """Binds the ledger to the cluster and the topics as they are, at the offsets that were found. `missing`: where a partition begins that
     the writer says nothing of, or whose next records Kafka has deleted."""
     stops, extents = {partition: (at, why) for partition, at, why in found.stops}, dict(view.extents)

@@ -21,9 +21,9 @@ from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.held import ClickHouseRows
 from landonce.sinks.clickhouse.move_in import (
     BEFORE,
-    Batch,
-    Compared,
-    Found,
+    ComparedBatch,
+    LastBatch,
+    WriterStops,
     batches,
     begin,
     inserts_into,
@@ -54,9 +54,9 @@ class ClickHouseImport:
     """Where another writer stopped, found and not yet recorded."""
 
     operations: ClickHouseOperations
-    look: Callable[[], Found]
+    look: Callable[[], WriterStops]
     state: LedgerState
-    found: Found
+    found: WriterStops
     decision: Decision
 
     def adopt(self) -> None:
@@ -106,13 +106,13 @@ class ClickHouseOperations(LookingOperations):
         state = state or LedgerState(self.parts.config.pipeline, lineage=uuid.uuid4().hex)
         view = self.parts.source()
 
-        def look() -> Found:
+        def look() -> WriterStops:
             return self._by_state(before, view) if by_state else self._by_group(before, view)
 
         found = look()
         return ClickHouseImport(self, look, state, found, begin(state, found, view, owner, before.missing))
 
-    def _by_state(self, before: Before, view: SourceView) -> Found:
+    def _by_state(self, before: Before, view: SourceView) -> WriterStops:
         name = parse_table(before.state_table or _STATE_TABLE, self.sink.address.database)
         tables, extents = self._tables(), dict(view.extents)
         if before.group is not None:
@@ -126,18 +126,18 @@ class ClickHouseOperations(LookingOperations):
             )
             for each in batches(self._states(name), view)
         ]
-        return Found(
+        return WriterStops(
             f"ClickHouse's Kafka Connect sink, by its state table {name},",
             tuple(stops),
             (*(() if before.group is not None else (_UNWATCHED,)), *_unseen(tables)),
         )
 
-    def _by_group(self, before: Before, view: SourceView) -> Found:
+    def _by_group(self, before: Before, view: SourceView) -> WriterStops:
         name = str(before.offsets_of)
         tables = self._tables()
         stops = stops_of(name, self.parts.broker.group(name, [each for each, _ in view.extents]))
         self._refuse_inserts(tables)
-        return Found(f"the consumer group {name!r}", stops, (_UNCERTAIN, *_unseen(tables)))
+        return WriterStops(f"the consumer group {name!r}", stops, (_UNCERTAIN, *_unseen(tables)))
 
     def _states(self, name: TableName) -> list[tuple[str, int, int, str]]:
         connection = connect(self.sink.access)
@@ -173,16 +173,16 @@ class ClickHouseOperations(LookingOperations):
                     f"an insert into {name} is still running.", "stop its writer, wait for its end, then import"
                 )
 
-    def _compared(self, batch: Batch, extent: Extent, tables: tuple[ClickHouseRows, ...]) -> Compared:
+    def _compared(self, batch: LastBatch, extent: Extent, tables: tuple[ClickHouseRows, ...]) -> ComparedBatch:
         """Offset by offset: Kafka does not have a record at each."""
         left = readable(batch, extent)
         if why := self._no_proof(batch.partition, tables):
-            return Compared(unknown=why)
+            return ComparedBatch(unknown=why)
         read = self.parts.records.read(left)
         records = np.concatenate([np.empty(0, np.int64), *(each.offsets.to_numpy() for each in read)])
         place = (batch.partition, batch.first, batch.last + 1)
         held = np.concatenate([each.counted(*place).offsets for each in tables])
-        return Compared(len(records), int(np.isin(records, held).sum()))
+        return ComparedBatch(len(records), int(np.isin(records, held).sum()))
 
     def _no_proof(self, partition: Partition, tables: tuple[ClickHouseRows, ...]) -> str:
         for each in tables:

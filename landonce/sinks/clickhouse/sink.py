@@ -111,7 +111,7 @@ class ClickHouseSink(DeduplicatingSink):
     def __str__(self) -> str:
         return f"{self.identity_words} at {', '.join(str(each.address) for each in self.shards or (self,))}"
 
-    def open_named_ledger(self, named: model.Ledger, name: str) -> Ledger:
+    def open_named_ledger(self, named: model.LedgerSection, name: str) -> Ledger:
         place = named.keeper_map
         if place is None:
             return super().open_named_ledger(named, name)

@@ -16,7 +16,7 @@ from pyiceberg.types import IcebergType, ListType, LongType, MapType, StructType
 
 from landonce.errors import TableUnfit, TargetAhead
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.marks import TableReport, TableState, TableView, adopted, report_on
+from landonce.protocol.marks import MarkReport, TableState, TableView, adopted, report_on
 from landonce.protocol.own_ledger import rollback_refused
 from landonce.protocol.source import SourceView
 from landonce.read.evolution import READERS_OWN
@@ -33,7 +33,7 @@ from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.evolve import distinguishable
 from landonce.sinks.iceberg.marks import holds
 from landonce.sinks.iceberg.partitions import parse_spec, spec_differs, spelled
-from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
+from landonce.sinks.iceberg.sink import IcebergSink, SeenTable, catalog_exists, survey, table_names
 from landonce.sinks.iceberg.spark import spark_name
 from landonce.sinks.iceberg.table import creation, identity_of, table_schema, why_spark
 from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
@@ -73,7 +73,7 @@ class _IcebergCheck:
     sink: IcebergSink
     answers: bool = False
     """The catalog is there and answers."""
-    tables: dict[str, Seen] = field(default_factory=dict)
+    tables: dict[str, SeenTable] = field(default_factory=dict)
     """Tables of the pipeline as they are."""
 
     @property
@@ -119,7 +119,7 @@ class _IcebergCheck:
         sink, config = self.sink, self.sink.config
         if not self._askable:
             return
-        seen = survey(sink, [name])[0] if self.answers else Seen(name)
+        seen = survey(sink, [name])[0] if self.answers else SeenTable(name)
         self.tables[name] = seen
         sql_name = spark_name(sink.spec, name)
         if seen.table is not None:
@@ -223,7 +223,7 @@ class _IcebergCheck:
         return state, ()
 
 
-def _statuses(reports: list[TableReport], source: SourceView, *, follow: bool) -> Findings:
+def _statuses(reports: list[MarkReport], source: SourceView, *, follow: bool) -> Findings:
     """Tables that need attention one by one; the others in one line."""
     starts = {partition: extent.start for partition, extent in source.extents}
     for each in reports:

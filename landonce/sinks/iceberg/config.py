@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, Transform, remember_secrets
+from landonce.config.model import LedgerSection, Transform, remember_secrets
 from landonce.config.part import Part, SecretUrl, url_beside
 from landonce.errors import ConfigError
 from landonce.packages import require
-from landonce.sinks.section import Changes, LedgerPlace, RoutedSection, from_program
+from landonce.sinks.section import ChangesSection, LedgerPlace, RoutedSection, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.iceberg.sink import IcebergSink
@@ -91,7 +91,7 @@ class Iceberg(RoutedSection):
     case_insensitive: bool = False
     unpartitioned: bool = False
     rollback: Literal["follow", "refuse"] = "follow"
-    changes: Changes | None = None
+    changes: ChangesSection | None = None
     write: Literal["merge", "equality"] = "merge"
     """How changes are written: by Spark's MERGE, or by the workers, as new rows and equality deletes."""
     inserts: Literal["upsert", "append"] = "upsert"
@@ -153,7 +153,7 @@ class Iceberg(RoutedSection):
     def ledger_place(self, *, named: bool) -> LedgerPlace:
         return LedgerPlace.IN_COMMIT if self.one_table and not named else LedgerPlace.OUTSIDE
 
-    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
         del ledger
         if not transform.empty and (self.changes is not None or self.evolve):
             raise ValueError("transform: goes with neither `changes` nor `evolve`, which take records as they are")

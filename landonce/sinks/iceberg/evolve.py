@@ -21,7 +21,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
 from landonce.errors import NothingToInfer, TargetRefused, TargetUnavailable
-from landonce.read.evolution import RESERVED, Evolution, Shape, distinct
+from landonce.read.evolution import RESERVED, Evolution, ValueShape, distinct
 from landonce.read.sample import of_sample
 from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Path, Schema
 from landonce.read.schema.instead import text_at
@@ -33,7 +33,7 @@ _PAUSE = 0.2
 
 
 @dataclass(frozen=True)
-class Step:
+class ColumnChange:
     """A column, or a field of a struct, is added, always as an optional one; or gets a type that holds more; or, without a type, may be
     null from now on."""
 
@@ -51,9 +51,9 @@ class Step:
             update.update_column(self.path, field_type=self.type)
 
 
-def steps(schema: TableSchema, changes: Evolution, *, by_spark: bool = False) -> tuple[Step, ...]:
+def steps(schema: TableSchema, changes: Evolution, *, by_spark: bool = False) -> tuple[ColumnChange, ...]:
     """What a table with this schema still needs. Leaves out what it has, and what Iceberg cannot change. `by_spark`: Spark writes the table."""
-    found: list[Step] = []
+    found: list[ColumnChange] = []
     names = _Names(schema.column_names)
     for path, shape in changes.added:
         found += [
@@ -65,13 +65,13 @@ def steps(schema: TableSchema, changes: Evolution, *, by_spark: bool = False) ->
         field = _at(schema, path)
         wide = iceberg_type(type_, itertools.count(1))
         if field is not None and widens(field.field_type, wide):
-            found.append(Step(path, wide))
+            found.append(ColumnChange(path, wide))
     for path in changes.optional:
         field = _at(schema, path)
         if field is not None and field.required:
             inside = TableSchema(field).field_ids
             if not any(each in inside for each in schema.identifier_field_ids):  # it neither is nor holds the identity
-                found.append(Step(path))
+                found.append(ColumnChange(path))
     return tuple(found)
 
 
@@ -163,7 +163,7 @@ def _inside(path: Path, type_: pa.DataType | IcebergType) -> Iterator[Path]:
         yield from _inside((*path, name), each)
 
 
-def _additions(schema: TableSchema, path: Path, shape: Shape, by_spark: bool) -> Iterator[Step]:
+def _additions(schema: TableSchema, path: Path, shape: ValueShape, by_spark: bool) -> Iterator[ColumnChange]:
     """The column, or, if it exists by now, the fields that are missing inside it."""
     field = _at(schema, path)
     if field is not None:
@@ -173,12 +173,12 @@ def _additions(schema: TableSchema, path: Path, shape: Shape, by_spark: bool) ->
     in_struct = len(path) == 1 or (around is not None and isinstance(around.field_type, StructType))
     if in_struct and type_ is not None:
         type_ = text_at(type_, "", {place for place, _ in unfit(type_, "", by_spark=by_spark)})
-        yield Step(path, iceberg_type(type_, itertools.count(1)), new=True, doc=doc_of(type_))
+        yield ColumnChange(path, iceberg_type(type_, itertools.count(1)), new=True, doc=doc_of(type_))
 
 
 def _inner_additions(
-    schema: TableSchema, path: Path, type_: IcebergType, shape: Shape, by_spark: bool
-) -> Iterator[Step]:
+    schema: TableSchema, path: Path, type_: IcebergType, shape: ValueShape, by_spark: bool
+) -> Iterator[ColumnChange]:
     if isinstance(type_, StructType):
         for name, inner in shape.fields:
             yield from _additions(schema, (*path, name), inner, by_spark)

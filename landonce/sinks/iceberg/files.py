@@ -426,7 +426,7 @@ WrittenFile = DataFile | StagedFile
 
 
 @dataclass(frozen=True)
-class Scratch:
+class SparkScratch:
     """The folder in which a table's rows wait for Spark. Picklable."""
 
     folder: str
@@ -434,8 +434,8 @@ class Scratch:
     """What opens the storage: it may hold credentials."""
 
     @staticmethod
-    def of(table: Table) -> Scratch:
-        return Scratch(f"{table.location().rstrip('/')}/{FOLDER}", tuple(sorted(table.io.properties.items())))
+    def of(table: Table) -> SparkScratch:
+        return SparkScratch(f"{table.location().rstrip('/')}/{FOLDER}", tuple(sorted(table.io.properties.items())))
 
     def write(self, rows: pa.Table, origin: Origin) -> StagedFile:
         """Writes one file with all the rows. The count is that of its footer."""

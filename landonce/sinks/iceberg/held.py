@@ -30,8 +30,9 @@ from landonce.sinks.audit import (
     OFFSET,
     PLACE,
     UNKNOWN,
-    Counted,
+    CountedOffsets,
     Doubled,
+    FileSpan,
     Held,
     HeldKeys,
     HeldTables,
@@ -39,7 +40,6 @@ from landonce.sinks.audit import (
     Offsets,
     Piece,
     Reference,
-    Span,
     plain,
 )
 from landonce.sinks.declared import declared_schema, landing_schema
@@ -166,10 +166,10 @@ class IcebergRows(_OneTable, Held):
         index.optimize()
         return index
 
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         return self._index.counted(partition, first, end)
 
-    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+    def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         return self._index.repeated(partition, first, end)
 
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
@@ -243,8 +243,8 @@ class IcebergValues(HeldValues):
                     yield Piece(rows.drop_columns([_TOPIC, _NUMBER]), found.absent | unknown, found.single)
 
     @cached_property
-    def _spans(self) -> list[tuple[LiveFile, dict[Partition, Span]]]:
-        found: list[tuple[LiveFile, dict[Partition, Span]]] = []
+    def _spans(self) -> list[tuple[LiveFile, dict[Partition, FileSpan]]]:
+        found: list[tuple[LiveFile, dict[Partition, FileSpan]]] = []
         for live, batch in self._table.rows(COORDINATES):
             if not found or found[-1][0] is not live:
                 found.append((live, {}))
@@ -258,7 +258,7 @@ class _Spans:
 
     def __init__(self, table: PinnedTable) -> None:
         self._table = table
-        self._found: dict[str, dict[Partition, Span]] = defaultdict(dict)
+        self._found: dict[str, dict[Partition, FileSpan]] = defaultdict(dict)
 
     @cached_property
     def _twice(self) -> dict[str, tuple[Reference, ...]]:
@@ -273,8 +273,8 @@ class _Spans:
         return tuple(Doubled(path, them, tuple(self._found[path].values())) for path, them in self._twice.items())
 
 
-def _extend(spans: dict[Partition, Span], partition: Partition, offsets: Offsets) -> None:
-    new = Span.of(partition, offsets)
+def _extend(spans: dict[Partition, FileSpan], partition: Partition, offsets: Offsets) -> None:
+    new = FileSpan.of(partition, offsets)
     spans[partition] = spans[partition].plus(new) if partition in spans else new
 
 
@@ -291,7 +291,7 @@ class OffsetIndex:
 
     def add(self, partition: Partition, offsets: Offsets) -> None:
         """Adds these offsets, in any order, possibly repeated."""
-        left = Counted.of(offsets)
+        left = CountedOffsets.of(offsets)
         levels = self._levels[partition]
         while len(left.offsets):
             added = BitMap64(left.offsets.astype(np.uint64))
@@ -304,7 +304,7 @@ class OffsetIndex:
             if added:
                 levels.append(added)
             more = left.counts > 1
-            left = Counted(left.offsets[more], left.counts[more] - 1)
+            left = CountedOffsets(left.offsets[more], left.counts[more] - 1)
 
     def optimize(self) -> None:
         """Compresses runs, once all offsets are added."""
@@ -312,23 +312,23 @@ class OffsetIndex:
             for each in levels:
                 each.run_optimize()
 
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         levels = self._levels.get(partition, [])
         if first >= end or not levels:
-            return Counted.none()
+            return CountedOffsets.none()
         window = BitMap64(range(max(first, levels[0].min()), min(end, levels[0].max() + 1)))
         offsets = _numbers(levels[0] & window)
         counts = np.ones(len(offsets), np.int64)
         for each in levels[1:]:
             counts[np.searchsorted(offsets, _numbers(each & window))] += 1
-        return Counted(offsets, counts)
+        return CountedOffsets(offsets, counts)
 
-    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+    def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         if len(self._levels.get(partition, [])) < 2:
-            return Counted.none()
+            return CountedOffsets.none()
         found = self.counted(partition, first, end)
         again = found.counts > 1
-        return Counted(found.offsets[again], found.counts[again])
+        return CountedOffsets(found.offsets[again], found.counts[again])
 
     def count(self, partition: Partition, first: int, end: int) -> int:
         return sum(each.range_cardinality(first, end) for each in self._levels.get(partition, []))

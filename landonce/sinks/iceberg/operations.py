@@ -24,16 +24,16 @@ from landonce.sinks.iceberg.marks import history, last_rows
 from landonce.sinks.iceberg.move_in.adopt import IcebergImport, Writer, adopt, beside
 from landonce.sinks.iceberg.move_in.connect import Cluster, ConnectWriter
 from landonce.sinks.iceberg.move_in.query import CheckpointFolder, QueryWriter
-from landonce.sinks.iceberg.sink import IcebergSink, Seen, catalog_exists, survey, table_names
+from landonce.sinks.iceberg.sink import IcebergSink, SeenTable, catalog_exists, survey, table_names
 from landonce.sinks.operations import (
     UNCHANGED,
     Before,
     Choice,
-    Kept,
+    LedgerAddress,
     Operations,
-    Report,
     Upkeep,
-    Watch,
+    UpkeepReport,
+    UpkeepWatch,
     carries_no_position,
 )
 from landonce.sinks.snapshot import TableLedger
@@ -70,7 +70,7 @@ class IcebergOperations(Operations):
     def noticed(self, ledger: Ledger) -> str:
         return ledger.noticed if isinstance(ledger, TableLedger) else ""
 
-    def kept(self) -> Kept:
+    def kept(self) -> LedgerAddress:
         if self._own is None:
             return super().kept()
         own = survey(self.sink, self.sink.static)[0].own if catalog_exists(self.sink) else None
@@ -86,7 +86,7 @@ class IcebergOperations(Operations):
             "snapshot": mark.snapshot if mark is not None else None,
             "commit": mark.commit or None if mark is not None else None,
         }
-        return Kept(words, kept)
+        return LedgerAddress(words, kept)
 
     def fingerprint(self) -> str:
         return file_recipe(self.parts, self.sink).fingerprint()
@@ -94,7 +94,7 @@ class IcebergOperations(Operations):
     def tables(self, state: LedgerState | None) -> tuple[TableView, ...]:
         return tuple(each.view for each in self._seen(state))
 
-    def _seen(self, state: LedgerState | None) -> tuple[Seen, ...]:
+    def _seen(self, state: LedgerState | None) -> tuple[SeenTable, ...]:
         """The tables of a fan-out as they are; none if the one table is the ledger."""
         if self._own is not None or not catalog_exists(self.sink):
             return ()
@@ -221,7 +221,7 @@ class IcebergOperations(Operations):
 
         return Choice(state, decision, change=change)
 
-    def _last_rows(self, seen: Seen, state: LedgerState) -> dict[Partition, int]:
+    def _last_rows(self, seen: SeenTable, state: LedgerState) -> dict[Partition, int]:
         assert seen.table is not None
         with catalog_errors(self.sink.spec):
             return last_rows(seen.table, self.sink.config.branch, state)
@@ -270,5 +270,5 @@ class IcebergOperations(Operations):
             )
         return None
 
-    def maintain(self, upkeep: Upkeep, watch: Watch, tables: tuple[str, ...]) -> Sequence[Report]:
+    def maintain(self, upkeep: Upkeep, watch: UpkeepWatch, tables: tuple[str, ...]) -> Sequence[UpkeepReport]:
         return maintain(self.parts, self.sink, upkeep, watch, self.sessions, tables)

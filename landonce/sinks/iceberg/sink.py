@@ -193,7 +193,7 @@ def _conditions(pipeline: Pipeline, config: Iceberg) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenTable:
     """One table and what it says of the pipeline. Both are None if the table does not exist."""
 
     name: str
@@ -218,10 +218,12 @@ def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]
         return tuple(sorted({*sink.static, *known, *sink.dynamic()}))
 
 
-def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[Seen, ...]:
+def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[SeenTable, ...]:
     """The tables as they are now, for those who only look."""
     found = ((name, sink.place(name).find()) for name in names)
     return tuple(
-        Seen(name, table, look_at(table, sink.pipeline, sink.config.branch)) if table is not None else Seen(name)
+        SeenTable(name, table, look_at(table, sink.pipeline, sink.config.branch))
+        if table is not None
+        else SeenTable(name)
         for name, table in found
     )

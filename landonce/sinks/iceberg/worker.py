@@ -26,7 +26,7 @@ from landonce.read.rows import fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.deletes import EqualityWriter, require_equality, require_whole_rows
-from landonce.sinks.iceberg.files import Scratch, WrittenFile, write_files
+from landonce.sinks.iceberg.files import SparkScratch, WrittenFile, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
 from landonce.sinks.iceberg.table import TableShape, creation, identity_of, planned_table, why_spark
 from landonce.sinks.iceberg.types import not_in_spark, renamed, schema_for
@@ -42,7 +42,7 @@ class TableRecipe:
     schema: Schema
     """What a record is decoded to."""
     shape: TableShape | None
-    scratch: Scratch | None
+    scratch: SparkScratch | None
     """Workers write the table's own files, or files from which Spark then writes them."""
     identity: tuple[str, ...] = ()
     """The columns that identify one row, if records change rows."""
@@ -142,7 +142,7 @@ def table_recipe(
         name=name,
         schema=schema,
         shape=TableShape.of(table, unpartitioned=config.unpartitioned) if written and not config.by_equality else None,
-        scratch=Scratch.of(table) if staged else None,
+        scratch=SparkScratch.of(table) if staged else None,
         identity=identity,
         limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
         equality=EqualityWriter.of(config, identity, table) if written and config.by_equality else None,

@@ -36,7 +36,7 @@ from landonce.sinks.sql.driver import file_reachable, sql_creation, sql_recipe
 from landonce.sinks.sql.fingerprint import refuse_replaced
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import parts_statement, syntax_of, triggers_statement
-from landonce.sinks.sql.table import Shape, SqlTable
+from landonce.sinks.sql.table import SqlShape, SqlTable
 from landonce.sinks.sql.types import ReflectedColumn, add_column, coordinate_types, index_name
 
 _refused, _warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
@@ -86,7 +86,7 @@ def _records(run: CheckRun, table: SqlTable) -> Findings:
 # Columns and keys.
 
 
-def check_columns(sink: SqlSink, shape: Shape, filled: FilledColumns, dialect: Dialect) -> Iterator[Finding]:
+def check_columns(sink: SqlSink, shape: SqlShape, filled: FilledColumns, dialect: Dialect) -> Iterator[Finding]:
     """What columns and keys say. Pure."""
     types = coordinate_types(sink.dialect)
     missing = [name for name in COORDINATES if name not in shape.names]
@@ -151,7 +151,7 @@ def _coordinate_fits(name: str, kind: Any, dialect: str) -> bool:
     return isinstance(kind, sql.Integer) and not small and not (big and dialect == "postgresql")
 
 
-def _key(sink: SqlSink, shape: Shape) -> Finding:
+def _key(sink: SqlSink, shape: SqlShape) -> Finding:
     unknown = [name for name in sink.key if name not in shape.names]
     listed, key = ", ".join(sink.key), frozenset(sink.key)
     index = f"CREATE UNIQUE INDEX {_named(sink, 'key')} ({syntax_of(sink.dialect).names(sink.key)})"
@@ -175,7 +175,7 @@ def _key(sink: SqlSink, shape: Shape) -> Finding:
     return Finding(Level.OK, f"{sink.table} exists, and holds no key twice")
 
 
-def _index(sink: SqlSink, shape: Shape) -> Finding:
+def _index(sink: SqlSink, shape: SqlShape) -> Finding:
     if frozenset(COORDINATES) in shape.unique:
         return Finding(Level.OK, f"{sink.table} exists, and holds no coordinates twice")
     if frozenset(COORDINATES) in shape.indexed:

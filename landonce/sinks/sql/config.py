@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from landonce.config.model import Ledger, Transform
+from landonce.config.model import LedgerSection, Transform
 from landonce.config.part import SecretUrl, secret_beside
 from landonce.packages import require_driver
-from landonce.sinks.section import Changes, LedgerPlace, TableSection, from_program, one_column, refuse_unkeyed
+from landonce.sinks.section import ChangesSection, LedgerPlace, TableSection, from_program, one_column, refuse_unkeyed
 
 if TYPE_CHECKING:
     from landonce.sinks.sql.sink import SqlSink
@@ -27,7 +27,7 @@ class Sql(TableSection):
     mode: Literal["insert", "upsert"] = "insert"
     key: tuple[str, ...] = ()
     """The columns that identify a row, if records change rows."""
-    changes: Changes | None = None
+    changes: ChangesSection | None = None
     """How records say what happened. Default: each record is the new row of its key, and a tombstone deletes the row."""
     evolve: bool = False
 
@@ -44,9 +44,9 @@ class Sql(TableSection):
         return self
 
     @property
-    def meaning(self) -> Changes | None:
+    def meaning(self) -> ChangesSection | None:
         """How records change rows; None if each record is a row."""
-        return self.changes or Changes(mode="upsert") if self.mode == "upsert" else None
+        return self.changes or ChangesSection(mode="upsert") if self.mode == "upsert" else None
 
     @property
     def position_place(self) -> str:
@@ -56,7 +56,7 @@ class Sql(TableSection):
         del named
         return LedgerPlace.BESIDE_ROWS
 
-    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
         if not transform.empty and (self.key or self.evolve):
             raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
         if ledger is not None:

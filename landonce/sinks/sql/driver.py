@@ -19,7 +19,7 @@ from landonce.read.evolution import Evolution, merge
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import JSON, Field, Schema
 from landonce.sinks.declared import declared_schema, selected_from
-from landonce.sinks.operations import UNCHANGED, Choice, Kept, TransactionalOperations
+from landonce.sinks.operations import UNCHANGED, Choice, LedgerAddress, TransactionalOperations
 from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.run import Columns, Run, SourceAndTarget, SparkNeeds, refuse_unfit, run_of
@@ -136,8 +136,8 @@ class SqlOperations(TransactionalOperations):
 
     sink: SqlSink
 
-    def kept(self) -> Kept:
-        return Kept(f"the tables landonce_* beside the table, in {self.sink}", {"target": str(self.sink)})
+    def kept(self) -> LedgerAddress:
+        return LedgerAddress(f"the tables landonce_* beside the table, in {self.sink}", {"target": str(self.sink)})
 
     def fingerprint(self) -> str:
         with closing(SqlTable(self.sink)) as table:

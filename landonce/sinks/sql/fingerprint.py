@@ -31,7 +31,7 @@ from sqlalchemy import Connection, text
 
 from landonce.errors import TableReplaced
 from landonce.ledger.block_ledgers import TargetLedger
-from landonce.protocol.block_rows import Mark
+from landonce.protocol.block_rows import BlockState
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.receipt import Receipt
 from landonce.sinks.sql.sink import SqlSink
@@ -138,7 +138,7 @@ def refuse_replaced(table: SqlTable, ledger: TargetLedger, safe: str = "Nothing 
     if known.uuid == seen and (sink.dialect == "postgresql" or name == sink.table):
         return seen
     pending = ledger.blocks(state.pending.batch) if state.pending is not None else ()
-    receipts = [Receipt.from_json(row.receipt) for row in pending if row.mark is Mark.AFTER and row.receipt]
+    receipts = [Receipt.from_json(row.receipt) for row in pending if row.mark is BlockState.AFTER and row.receipt]
     landed = state.totals.landed + sum(each.landed for each in receipts)
     topics = [state.labelled(partition).topic for partition, _ in state.positions]
     if landed and (sink.dialect == "postgresql" or not table.holds_any(topics)):

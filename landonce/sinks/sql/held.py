@@ -35,7 +35,7 @@ from landonce.sinks.audit import (
     OFFSET,
     PLACE,
     UNKNOWN,
-    Counted,
+    CountedOffsets,
     Held,
     HeldKeys,
     HeldTables,
@@ -154,15 +154,15 @@ class _Read:
 class SqlRows(_Read, Held):
     """The coordinates in one table. `_topic` is the label of a topic."""
 
-    def counted(self, partition: Partition, first: int, end: int) -> Counted:
+    def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         return self._counted(_per_offset(partition, first, end))
 
-    def repeated(self, partition: Partition, first: int, end: int) -> Counted:
+    def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
         return self._counted(_per_offset(partition, first, end).having(func.count() > 1))
 
-    def _counted(self, query: Query) -> Counted:
+    def _counted(self, query: Query) -> CountedOffsets:
         found = np.array([tuple(row) for row in self._ask(query)], np.int64).reshape(-1, 2)
-        return Counted(found[:, 0], found[:, 1])
+        return CountedOffsets(found[:, 0], found[:, 1])
 
     def count(self, partition: Partition, first: int, end: int = LAST) -> int:
         found = self._ask(select(func.count()).where(_within(partition, first, end)))

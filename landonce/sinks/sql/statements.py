@@ -15,7 +15,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from landonce.ledger.names import quoted
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
-from landonce.protocol.block_rows import Claim, Mark, flippable
+from landonce.protocol.block_rows import BlockState, Claim, flippable
 from landonce.sinks.contract import COORDINATES
 
 STAGED, GONE = "landonce_rows", "landonce_gone"
@@ -96,7 +96,7 @@ def flip_statement(syntax: Syntax, place: BlockKey, claim: Claim, receipt: str) 
         f"{syntax.name('receipt')} = {syntax.parameter(2)} WHERE {where}"
     )
     returning = f" RETURNING {syntax.name('number')}" if syntax.dialect == "postgresql" else ""
-    return text + returning, (Mark.AFTER.value, receipt, *wanted.values())
+    return text + returning, (BlockState.AFTER.value, receipt, *wanted.values())
 
 
 def read_statement(syntax: Syntax, place: BlockKey) -> Statement:

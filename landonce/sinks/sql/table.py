@@ -126,7 +126,7 @@ class SqlTable(TransactionalTable):
         with self.reading() as connection:
             return bool(inspect(connection).has_table(self.sink.name, schema=self.sink.schema))
 
-    def shape(self) -> Shape:
+    def shape(self) -> SqlShape:
         with self.reading() as connection:
             return read_shape(self.sink, connection)
 
@@ -306,7 +306,7 @@ class SqlTable(TransactionalTable):
 
 
 @dataclass(frozen=True)
-class Shape:
+class SqlShape:
     """The columns and keys of a table."""
 
     columns: tuple[ReflectedColumn, ...]
@@ -321,7 +321,7 @@ class Shape:
         return tuple(each["name"] for each in self.columns)
 
 
-def read_shape(sink: SqlSink, connection: Connection) -> Shape:
+def read_shape(sink: SqlSink, connection: Connection) -> SqlShape:
     """Asks the database. Raises `TableUnfit` if there is no such table."""
     found = inspect(connection)
     name, schema = sink.name, sink.schema
@@ -379,7 +379,7 @@ def read_shape(sink: SqlSink, connection: Connection) -> Shape:
         if each["unique"] and _PARTIAL.isdisjoint(each.get("dialect_options") or {})
     ]
     unique = dict.fromkeys(frozenset(each) for each in sets if each and None not in each)
-    return Shape(
+    return SqlShape(
         columns,
         tuple(each for each in unique if each not in deferred),
         tuple(frozenset(filter(None, each["column_names"])) for each in indexes),

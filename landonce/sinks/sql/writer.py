@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.ledger.plain_sql import BlockKey
-from landonce.protocol.block_rows import BlockRow, Claim, Mark
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim
 from landonce.read.changes import DELETE, OPERATION
 from landonce.read.schema.fields import is_uuid
 from landonce.sinks.contract import COORDINATES
@@ -87,7 +87,7 @@ class StatementWriter(BlockTransaction):
 
     def read(self) -> BlockRow | None:
         for number, epoch, owner, mark, receipt in self._ask(*read_statement(self.syntax, self._block)):
-            return BlockRow(number, Claim(epoch, owner), Mark(mark), receipt)
+            return BlockRow(number, Claim(epoch, owner), BlockState(mark), receipt)
         return None
 
     def write(self, rows: pa.Table) -> None:

@@ -19,7 +19,7 @@ from landonce.ledger.block_ledgers import block_row
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.ledger.ydb import YdbDatabase
-from landonce.protocol.block_rows import BlockRow, Claim, Mark, flippable
+from landonce.protocol.block_rows import BlockRow, BlockState, Claim, flippable
 from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.transactional import BlockTransaction, Trouble
@@ -41,7 +41,7 @@ def flipping_statement(place: BlockKey, receipt: str) -> Update:
     return (
         update(block_table)
         .where(row.pipeline == place.pipeline, row.batch == place.batch, row.number == place.number)
-        .values(state=Mark.AFTER.value, receipt=receipt)
+        .values(state=BlockState.AFTER.value, receipt=receipt)
     )
 
 

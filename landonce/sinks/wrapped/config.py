@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from landonce.config.model import Ledger, Transform, by_place, remember_secrets
+from landonce.config.model import LedgerSection, Transform, by_place, remember_secrets
 from landonce.errors import ConfigError
-from landonce.sinks.section import Changes, SinkSection, one_column
+from landonce.sinks.section import ChangesSection, SinkSection, one_column
 
 if TYPE_CHECKING:
     from landonce.sinks.contract import Sink
     from landonce.sinks.wrapped.sink import WrappedSink
 
 
-def no_claims(ledger: Ledger) -> str:
+def no_claims(ledger: LedgerSection) -> str:
     """Why workers cannot claim blocks in this ledger. Empty: they can."""
     if ledger.memory:
         return "ledger.memory: workers of a wrapped sink claim blocks in the ledger, and no other process sees this one's memory"
@@ -34,7 +34,7 @@ class Wrapped(SinkSection):
     """If the name is a function that makes the sink: its arguments."""
     key: tuple[str, ...] = ()
     """The fields that identify a row, if records change rows."""
-    changes: Changes | None = None
+    changes: ChangesSection | None = None
     """How records say what happened. Each row of a block then says it in `_change`."""
     _folder: Path = PrivateAttr(default=Path())
 
@@ -67,7 +67,7 @@ class Wrapped(SinkSection):
         """Modules are searched here first."""
         return self._folder
 
-    def refuse(self, transform: Transform, ledger: Ledger | None) -> None:
+    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
         if self.changes is not None and not transform.empty:
             raise ValueError("transform: does not go with `changes`, which takes records as they are")
         if ledger is not None and (reason := no_claims(ledger)):

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, replace
 
 from landonce.errors import ConfigError
-from landonce.ledger.claims import ClaimLedger, Decision
+from landonce.ledger.claims import AttemptDecision, ClaimLedger
 from landonce.protocol import operate
-from landonce.protocol.block_rows import Mark, PushRow, Spot, over
+from landonce.protocol.block_rows import BlockState, PushRow, Spot, over
 from landonce.protocol.claimed import key_of
 from landonce.protocol.ledger import LedgerState
 from landonce.read.changes import Changes
@@ -79,7 +79,7 @@ def block_rows(parts: Parts, state: LedgerState) -> tuple[PushRow, ...]:
 
 def claimed_blocks(parts: Parts, state: LedgerState) -> tuple[str, ...]:
     """The keys of the blocks that were pushed, and of which the ledger does not say what became of them."""
-    claimed = {row.number for row in block_rows(parts, state) if row.mark is Mark.CLAIMED}
+    claimed = {row.number for row in block_rows(parts, state) if row.mark is BlockState.CLAIMED}
     blocks = state.pending.blocks if state.pending is not None else ()
     return tuple(key_of(state, block) for block in blocks if block.number in claimed)
 
@@ -115,7 +115,7 @@ class WrappedOperations(Operations):
                 time.sleep(0.5)
 
         def change(decided: operate.Decision) -> None:
-            settled = Decision(Spot(batch, row.number), row.nonce, landed)
+            settled = AttemptDecision(Spot(batch, row.number), row.nonce, landed)
             ledger.decide(state, decided.new, decided.note(), settled)
 
         return Choice(state, decision, before=wait_out, change=change)

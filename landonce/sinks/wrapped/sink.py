@@ -75,7 +75,7 @@ class WrappedSink(Sink):
 
         return OpenWrapped(needed(self), run)
 
-    def open_named_ledger(self, named: model.Ledger, name: str) -> ClaimLedger:
+    def open_named_ledger(self, named: model.LedgerSection, name: str) -> ClaimLedger:
         return claim_place(named, name).open()
 
     def promise(self, config: Pipeline) -> Promise:
@@ -167,7 +167,7 @@ HANDED_OVER = WrappedSink(None, "the sink that a program hands over", idempotent
 """Replaces it in commands that only read the pipeline file. Nothing is pushed with it."""
 
 
-def claim_place(named: model.Ledger, name: str) -> ClaimPlace:
+def claim_place(named: model.LedgerSection, name: str) -> ClaimPlace:
     """Where workers claim the blocks of a pipeline of this name."""
     if reason := no_claims(named):
         raise ConfigError(f"{reason}.", command="name `sqlite`, `postgres` or `plugin`")

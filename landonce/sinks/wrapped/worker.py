@@ -20,8 +20,8 @@ from landonce.config.secrets import redact
 from landonce.failpoints import reach
 from landonce.ledger.claims import ClaimLedger
 from landonce.protocol import push as steps
-from landonce.protocol.block_rows import Claim, Mark, PushRow, Spot, over
-from landonce.protocol.push import Outcome, Pushing, Stage
+from landonce.protocol.block_rows import BlockState, Claim, PushRow, Spot, over
+from landonce.protocol.push import Outcome, Pushing, PushStage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
@@ -126,10 +126,10 @@ class WrappedWorker(BlockWorker):
             while True:
                 seen = ledger.row(self.spot)
                 row = seen.rows[0] if seen.rows else None
-                if row is not None and row.mark is Mark.AFTER:
+                if row is not None and row.mark is BlockState.AFTER:
                     known = Receipt.from_json(row.receipt) if row.receipt is not None else sending.receipt
                     return BlockResult(self.task.index, Fate.LANDED, known)
-                others = row is not None and row.mark is Mark.CLAIMED and row.nonce != self.nonce
+                others = row is not None and row.mark is BlockState.CLAIMED and row.nonce != self.nonce
                 if row is None or not others or over(row, seen.now, self.recipe.sink.wait):
                     return result
                 time.sleep(_PAUSE)
@@ -194,32 +194,32 @@ class _Attempt:
             return BlockResult(sending.index, Fate.HALTED, error=self._error or _fenced(sending))
         return BlockResult(sending.index, Fate.DOUBTFUL, why=self._why)
 
-    def _step(self, stage: Stage) -> Pushing:
+    def _step(self, stage: PushStage) -> Pushing:
         """Does what the stage asks for, and returns the next state."""
         ledger, sending, state, sink = self._ledger, self._sending, self._state, self._sink
         spot, claim, nonce, receipt = sending.spot, sending.claim, sending.nonce, sending.receipt.to_json()
-        if stage is Stage.CLAIM:
+        if stage is PushStage.CLAIM:
             self._began = now()
             self._row = ledger.claim(spot, claim, nonce, harmless=sink.idempotent, wait=sink.wait)
             return steps.after_claim(state, won=self._row is not None)
-        if stage is Stage.RECLAIM:
+        if stage is PushStage.RECLAIM:
             self._began = now()
             self._row = ledger.reclaim(spot, claim, nonce, state.seen, wait=sink.wait)
             return steps.after_claim(state, won=self._row is not None)
-        if stage is Stage.ROW:
+        if stage is PushStage.ROW:
             seen = ledger.row(spot)
             row = seen.rows[0] if seen.rows else None
             done = row is not None and over(row, seen.now, sink.wait)
             return steps.after_row(state, row, claim, over=done)
-        if stage is Stage.PROBE:
+        if stage is PushStage.PROBE:
             return self._probe(state)
-        if stage is Stage.PUSH:
+        if stage is PushStage.PUSH:
             return steps.after_push(state, self._push())
-        if stage is Stage.FOUND:
+        if stage is PushStage.FOUND:
             return steps.after_found(state, won=ledger.found(spot, claim, state.seen, receipt))
-        if stage is Stage.SETTLE:
+        if stage is PushStage.SETTLE:
             return steps.after_settle(state, won=ledger.settle(spot, nonce, receipt))
-        if stage is Stage.RELEASE:
+        if stage is PushStage.RELEASE:
             ledger.release(spot, nonce)
             return steps.after_release(state)
         return steps.after_found(state, won=ledger.skip(spot, claim, receipt))

@@ -51,7 +51,7 @@ _ATTEMPTS = 50
 
 
 @dataclass(frozen=True)
-class Policy:
+class ExpiryPolicy:
     """How much history is kept."""
 
     age_ms: int = _DEFAULT_AGE
@@ -61,13 +61,15 @@ class Policy:
     """Pipelines that will never run again: their position is not kept."""
 
     @staticmethod
-    def of(properties: Mapping[str, str], age_ms: int | None, least: int | None, retired: Iterable[str] = ()) -> Policy:
+    def of(
+        properties: Mapping[str, str], age_ms: int | None, least: int | None, retired: Iterable[str] = ()
+    ) -> ExpiryPolicy:
         """From the command's options, or else from the table's properties, which are Iceberg's own."""
         if age_ms is None:
             age_ms = int(properties.get(_AGE) or _DEFAULT_AGE)
         if least is None:
             least = max(1, int(properties.get(_LEAST) or _DEFAULT_LEAST))
-        return Policy(age_ms, least, frozenset(retired))
+        return ExpiryPolicy(age_ms, least, frozenset(retired))
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Expiry:
     """The pipelines whose position that is."""
 
 
-def expiry(metadata: TableMetadata, policy: Policy, now_ms: int) -> Expiry:
+def expiry(metadata: TableMetadata, policy: ExpiryPolicy, now_ms: int) -> Expiry:
     """The snapshots that nobody needs."""
     known = {each.snapshot_id: each for each in metadata.snapshots}
     kept: set[int] = set()
@@ -115,7 +117,7 @@ def _marked(snapshot: Snapshot) -> str:
     return summary_of(snapshot).get(_PIPELINE, "")
 
 
-def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: Policy, now_ms: int) -> set[int]:
+def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: ExpiryPolicy, now_ms: int) -> set[int]:
     """A tag keeps its snapshot; a branch keeps young snapshots and its last ones, by rules of its own if it has them."""
     kept = {ref.snapshot_id}
     if ref.snapshot_ref_type is SnapshotRefType.TAG:

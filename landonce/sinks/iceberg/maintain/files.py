@@ -233,7 +233,7 @@ def _metadata_files(
 
 
 @dataclass(frozen=True)
-class Bounds:
+class TableBounds:
     """How far a table is, for one pipeline."""
 
     mark: Moment | None = None
@@ -250,7 +250,7 @@ class Bounds:
         return self.passed(at) or (at[0] < self.owner and age > limit)
 
 
-def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: int | None = None) -> Bounds:
+def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: int | None = None) -> TableBounds:
     """From the marks of the pipeline's branch, and of others that it works on: those have a copy of the mark.
 
     `ledger_epoch`: the epoch in the ledger, if that is not the table.
@@ -267,7 +267,7 @@ def bounds(metadata: TableMetadata, pipeline: str, branch: str, ledger_epoch: in
     owners = [view.last.state.epoch if view.last is not None else 0 for view in views]
     if ledger_epoch is not None:
         owners[0] = ledger_epoch
-    return Bounds(min(marks) if len(marks) == len(views) else None, min(owners))
+    return TableBounds(min(marks) if len(marks) == len(views) else None, min(owners))
 
 
 def moment_of(name: str, pipeline: str) -> Moment | None:
@@ -286,7 +286,7 @@ class Orphans:
 
 
 def orphans(
-    found: Iterable[FoundFile], named: Collection[str], pipeline: str, at: Bounds, now: datetime, limit: timedelta
+    found: Iterable[FoundFile], named: Collection[str], pipeline: str, at: TableBounds, now: datetime, limit: timedelta
 ) -> Orphans:
     """Sorts the files that were listed. `named`: the names of all files of all snapshots, wherever they are."""
     dead: list[FoundFile] = []
@@ -299,7 +299,7 @@ def orphans(
     return Orphans(tuple(dead), tuple(waiting))
 
 
-def dead_stages(metadata: TableMetadata, pipeline: str, at: Bounds) -> tuple[str, ...]:
+def dead_stages(metadata: TableMetadata, pipeline: str, at: TableBounds) -> tuple[str, ...]:
     """Staging branches of the pipeline that will never be published. Like files, their names state epoch and batch."""
     whose = ((name, of) for name in sorted(metadata.refs) if (of := stage_of(name)) is not None)
     return tuple(name for name, of in whose if of.pipeline == pipeline and at.passed((of.epoch, of.batch)))

@@ -19,7 +19,7 @@ from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.maintain.compact import Compacted, census, compact, drop_dangling
-from landonce.sinks.iceberg.maintain.expire import Policy, Removal, expiry, pipelines_of, remove
+from landonce.sinks.iceberg.maintain.expire import ExpiryPolicy, Removal, expiry, pipelines_of, remove
 from landonce.sinks.iceberg.maintain.files import (
     bounds,
     dead_stages,
@@ -32,7 +32,7 @@ from landonce.sinks.iceberg.maintain.files import (
     shares_location,
 )
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
-from landonce.sinks.operations import Sessions, Upkeep, Watch
+from landonce.sinks.operations import Sessions, Upkeep, UpkeepWatch
 from landonce.sinks.parts import Parts
 from landonce.sinks.snapshot import TableLedger
 
@@ -56,7 +56,7 @@ class Deleted:
 
 
 @dataclass(frozen=True)
-class TableReport:
+class MaintenanceReport:
     """What was done to one table, or would be."""
 
     table: str
@@ -173,13 +173,13 @@ class TableMaintenance:
     alone: bool = True
     """The pipeline writes no other table."""
 
-    def run(self) -> TableReport:
+    def run(self) -> MaintenanceReport:
         """Compacts, expires, deletes. Files are listed before the metadata that decides about them is loaded, see `files`."""
         place, options = self.place, self.options
         candidates, compacted = self._compact() if options.compact else (0, Compacted())
         table = place.load()
         if table.properties.get("gc.enabled", "true").lower() == "false":
-            return TableReport(place.identifier, options.dry, candidates, compacted, notes=(_NO_GC,))
+            return MaintenanceReport(place.identifier, options.dry, candidates, compacted, notes=(_NO_GC,))
         folders = folders_of(table, shared=not self.alone)
         self.say("listing files")
         shared = shares_location(table)
@@ -203,7 +203,7 @@ class TableMaintenance:
         now, named = datetime.now(timezone.utc), kept.names() | gone.names()
         at = bounds(after.metadata, place.pipeline, place.branch, self.ledger_epoch)
         sorted_ = orphans(found, named, place.pipeline, at, now, options.orphans_older_than)
-        return TableReport(
+        return MaintenanceReport(
             table=place.identifier,
             dry=options.dry,
             candidates=candidates,
@@ -233,7 +233,7 @@ class TableMaintenance:
         left = {name: ref for name, ref in metadata.refs.items() if name not in stages}
         age = options.expire_older_than
         age_ms = age // timedelta(milliseconds=1) if age is not None else None
-        policy = Policy.of(table.properties, age_ms, options.keep_last, options.retired)
+        policy = ExpiryPolicy.of(table.properties, age_ms, options.keep_last, options.retired)
         return Removal(expiry(metadata.model_copy(update={"refs": left}), policy, time.time_ns() // 10**6), stages)
 
     def _delete(self, table: Table, sizes: Mapping[str, int]) -> Deleted:
@@ -245,8 +245,13 @@ class TableMaintenance:
 
 
 def maintain(
-    parts: Parts, sink: IcebergSink, options: Upkeep, watch: Watch, sessions: Sessions, tables: tuple[str, ...] = ()
-) -> tuple[TableReport, ...]:
+    parts: Parts,
+    sink: IcebergSink,
+    options: Upkeep,
+    watch: UpkeepWatch,
+    sessions: Sessions,
+    tables: tuple[str, ...] = (),
+) -> tuple[MaintenanceReport, ...]:
     """Maintains the named tables, or all that the pipeline writes. Spark is started only if it is needed."""
     if not catalog_exists(sink):
         return ()
@@ -261,17 +266,17 @@ def maintain(
     if unknown:
         raise ConfigError(f"--table: the pipeline writes no {', '.join(unknown)}; it writes {', '.join(ours)}.")
     wanted = tables or ours
-    reports: list[TableReport] = []
+    reports: list[MaintenanceReport] = []
     with sessions(sink.spark_conf()) as session:
         for number, name in enumerate(wanted, 1):
             others = tuple(table.location() for other, table in there.items() if other != name)
             say = partial(watch.step, name)
             task = TableMaintenance(sink.place(name), options, session, say, epoch, others, sink.config.one_table)
             try:
-                missing = TableReport(name, notes=("the table is not there",))
+                missing = MaintenanceReport(name, notes=("the table is not there",))
                 reports.append(task.run() if name in there else missing)
             except LandonceError as error:
-                reports.append(TableReport(name, error=error.what, exit_code=error.exit_code))
+                reports.append(MaintenanceReport(name, error=error.what, exit_code=error.exit_code))
             watch.done(reports[-1], number, len(wanted))
     return tuple(reports)
 

@@ -60,7 +60,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Found:
+class WriterCommits:
     """Where a writer stopped. Two of these are equal only if nothing happened in between."""
 
     writer: str
@@ -76,7 +76,7 @@ class Found:
 class Writer(Protocol):
     """The previous writer of the pipeline's tables."""
 
-    def look(self) -> Found:
+    def look(self) -> WriterCommits:
         """Where it stopped. Raises `ImportRefused` if it still runs, or if its position is not certain."""
 
     def last_commit(self, name: str, table: Table) -> LastCommit | None:
@@ -137,7 +137,7 @@ def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
     return frozenset(left)
 
 
-def adopt(state: LedgerState, found: Found, view: SourceView, owner: str) -> Decision:
+def adopt(state: LedgerState, found: WriterCommits, view: SourceView, owner: str) -> Decision:
     """Binds the ledger to the cluster and the topics as they are, at the offsets that were found.
 
     The pipeline never reads, verifies or delivers what is before them.
@@ -195,7 +195,7 @@ class IcebergImport:
     operations: IcebergOperations
     writer: Writer | None
     state: LedgerState
-    found: Found | None
+    found: WriterCommits | None
     decision: Decision
 
     def adopt(self) -> None:
@@ -221,5 +221,5 @@ class IcebergImport:
             parts.ledger.commit(self.state, self.decision.new, note=self.decision.note())
 
 
-def _went_on(found: Found) -> ImportRefused:
+def _went_on(found: WriterCommits) -> ImportRefused:
     return refused(f"{found.writer} went on while this was decided.", "stop it, then import")

@@ -42,9 +42,9 @@ from landonce.read.kafka.broker import QUIET, Broker, committed, known_offset, s
 from landonce.read.kafka.records import read
 from landonce.sinks.iceberg.marks import CONNECT_OFFSETS
 from landonce.sinks.iceberg.move_in.adopt import (
-    Found,
     History,
     LastCommit,
+    WriterCommits,
     histories,
     history_of,
     missing,
@@ -370,11 +370,11 @@ class ConnectWriter:
     group: str
     control: str | None = None
 
-    def look(self) -> Found:
+    def look(self) -> WriterCommits:
         sink = self.cluster.sink(self.connector, self.group, self._control, self.topics)
         found = histories(self.tables, self._says)
         positions = stopped_at(sink, found, self.topics)
-        return Found(
+        return WriterCommits(
             writer=str(sink),
             commits=tuple(each.last for each in found if each.last is not None),
             positions=tuple(sorted(positions.items())),

@@ -23,7 +23,7 @@ from landonce.config.secrets import redact
 from landonce.protocol.operate.take_over import refused
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.marks import STREAMING_QUERY
-from landonce.sinks.iceberg.move_in.adopt import Found, History, LastCommit, histories, history_of, same_topics
+from landonce.sinks.iceberg.move_in.adopt import History, LastCommit, WriterCommits, histories, history_of, same_topics
 from landonce.sinks.iceberg.sink import IcebergSink
 
 EPOCH = "spark.sql.streaming.epochId"
@@ -179,14 +179,14 @@ class QueryWriter:
     topics: tuple[str, ...]
     folder: CheckpointFolder
 
-    def look(self) -> Found:
+    def look(self) -> WriterCommits:
         checkpoint = self.folder.read()
         found = histories(self.tables, partial(said_by, checkpoint.query))
         batch = last_batch(checkpoint, found)
         positions = positions_of(checkpoint, batch, self.folder.entry(batch))
         read = frozenset(each.topic for each in positions)
         same_topics(str(checkpoint), read, frozenset(self.topics))
-        return Found(
+        return WriterCommits(
             writer=str(checkpoint),
             commits=tuple(each.last for each in found if each.last is not None),
             positions=tuple(sorted(positions.items())),
