@@ -496,7 +496,7 @@ def test_changes_of_several_workers_make_no_two_columns_that_differ_in_case_alon
 def test_a_new_column_that_iceberg_has_no_type_for_holds_text(tmp_path: Path) -> None:
     schema = made(tmp_path, "id INT").schema()
     fine = pa.struct([("at", pa.list_(pa.timestamp("ns"))), ("n", pa.decimal256(50, 2)), ("clock", pa.time64("us"))])
-    found = Evolution((((("new",), Shape(known=fine))),))
+    found = Evolution((((("new",), ValueShape(known=fine))),))
     kinds = {by: str(steps(schema, found, by_spark=by)[0].type) for by in (False, True)}
     assert ("time>" in kinds[False], "time>" in kinds[True]) == (True, False)
     assert "list<string>" in kinds[False]
