@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from landonce.errors import ConfigError
-from landonce.read.evolution import Evolution, Shape
+from landonce.read.evolution import Evolution, ValueShape
 from landonce.read.route import Routing
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Path, Schema
@@ -49,7 +49,7 @@ def times_in(type_: pa.DataType | None, path: str) -> list[str]:
     return [place for place, each in parts(type_, path) if pa.types.is_time(each)] if type_ is not None else []
 
 
-def _with_text(path: Path, shape: Shape, places: Mapping[str, list[str]]) -> tuple[Path, Shape]:
+def _with_text(path: Path, shape: ValueShape, places: Mapping[str, list[str]]) -> tuple[Path, ValueShape]:
     return path, replace(shape, known=text_at(shape.type(), path[0], places[path[0]])) if path[0] in places else shape
 
 
