@@ -97,7 +97,7 @@ def test_the_third_version_is_for_spark_to_make(catalog: Catalog) -> None:
         ("db.t", "id INT", Creation(partition_by=("x",)), "no column 'x'"),
         ("db.t", "id INT", Creation(identity=("x",)), "no column 'x'"),
         ("db.t", "id INT", Creation(properties={"format-version": "4"}), "format-version is 1, 2 or 3"),
-        ("db.t", "at TIMESTAMP(9)", Creation(), "format version 2 do not know"),
+        ("db.t", "at TIMESTAMP(9)", Creation(), "nanoseconds need format version 3"),
         ("db.t", "_topic STRING", Creation(), "cannot be called _topic"),
     ],
 )
