@@ -1058,7 +1058,6 @@ with OffsetStore.connect(config, [topic], Killed(path)) as store:
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_consumer_with_offsets_in_rows_is_killed(
     kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path, moment: str
