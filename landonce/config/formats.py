@@ -66,6 +66,26 @@ class SchemaRegistry(Part):
         return self
 
 
+class ReaderSchema(Part):
+    """A file, or a version of a subject of the registry."""
+
+    file: Path | None = None
+    subject: str | None = None
+    version: int | None = Field(default=None, ge=1)
+    """None: the newest."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _file_alone(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, (str, Path)) else value
+
+    @model_validator(mode="after")
+    def _sound(self) -> ReaderSchema:
+        if (self.file is None) == (self.subject is None) or (self.version is not None and self.subject is None):
+            raise ValueError("name a file, or a `subject` of the registry and its `version`")
+        return self
+
+
 class AvroFormat(Part):
     """One Avro body per record."""
 
@@ -75,8 +95,8 @@ class AvroFormat(Part):
     """Records name their schema by its id there."""
     framing: Literal["none", "single-object"] = "none"
     """Without a registry: the body alone, or C3 01 and the schema's fingerprint before it."""
-    reader: Path | None = None
-    """The file of a schema that all records are resolved to, by Avro's rules."""
+    reader: ReaderSchema | None = None
+    """The schema that all records are resolved to, by Avro's rules: a file, or in the registry."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -88,6 +108,8 @@ class AvroFormat(Part):
             raise ValueError("name a `schema` file, or a `registry`")
         if self.registry is not None and self.framing != "none":
             raise ValueError("framing: records whose schema is in a registry have Confluent's")
+        if self.reader is not None and self.reader.subject is not None and self.registry is None:
+            raise ValueError("reader: a subject is in a `registry`; without one, name a file")
         if len(self.files) > 1 and self.framing == "none":
             raise ValueError("schema: records name one of several schemas with `framing: single-object`")
         return self

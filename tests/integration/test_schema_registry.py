@@ -24,11 +24,13 @@ from pyiceberg.catalog import load_catalog
 from running import running
 from schema_registry import Gate, LocalSchemaRegistry
 
+from landonce.config.formats import RecordFormat
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import CertificateRefused, ConfigError, LandonceError, RegistryRefused, RegistryUnavailable
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
 from landonce.read import registry as registry_module
+from landonce.read.decoding import format_of
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.registry import UnknownSchema, registry_at
 from landonce.read.schema.fields import Field, Schema
@@ -36,7 +38,7 @@ from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-ORDER = {
+ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
     "namespace": "shop",
@@ -117,6 +119,45 @@ def test_other_kinds_of_schemas(schemas: LocalSchemaRegistry) -> None:
     anything = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
     found = registry.schema(schemas.register("kinds-json", anything, "JSON"))
     assert (found.kind, json.loads(found.text)) == ("JSON", anything)
+
+
+def test_a_readers_schema_is_a_version_of_a_subject(
+    schemas: LocalSchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for once, with what it refers to. A newer one counts from the next start on, and makes another plan."""
+    monkeypatch.setattr(registry_module, "_UNKNOWN_PAUSES", (0.01,))
+    money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
+    schemas.register("reader-money", money)
+    uses = [{"name": "shop.Money", "subject": "reader-money", "version": 1}]
+    paid = {"name": "paid", "type": ["null", "Money"], "default": None}
+    renamed = {**ORDER["fields"][1], "name": "buyer", "aliases": ["customer"]}
+    number = schemas.register("reader-orders", ORDER)
+    schemas.register("reader-orders", {**ORDER, "fields": [ORDER["fields"][0], renamed, paid]}, references=uses)
+    schemas.register("reader-proto", 'syntax = "proto3"; message A { int64 id = 1; }', "PROTOBUF")
+
+    def opened(**reader: Any) -> Any:
+        section = {"avro": {"registry": {"url": schemas.url}, "reader": {"subject": "reader-orders", **reader}}}
+        return format_of(RecordFormat.model_validate(section))
+
+    def row(format_: Any) -> Any:
+        fields = format_.described()
+        values = pa.array([framed(number, ORDER, {"id": 1, "customer": "c"})])
+        return (
+            pickle.loads(pickle.dumps(format_)).decoder(fields, max_record_bytes=1000).decode(values).table.to_pylist()
+        )
+
+    first, newest = opened(version=1), opened()
+    assert row(first) == [{"id": 1, "customer": "c"}]
+    assert row(newest) == [{"id": 1, "buyer": "c", "paid": None}]
+    assert newest == opened(version=2)
+    assert first.decisive() != newest.decisive()
+    schemas.register("reader-orders", {**ORDER, "fields": [ORDER["fields"][0]]})
+    assert row(newest) == [{"id": 1, "buyer": "c", "paid": None}]
+    assert opened().decisive() != newest.decisive()
+    with pytest.raises(ConfigError, match="version 9 of 'reader-orders' is not in the registry"):
+        opened(version=9)
+    with pytest.raises(ConfigError, match="the newest version of 'reader-proto' is not an Avro schema: it is PROTOBUF"):
+        opened(subject="reader-proto")
 
 
 def test_references_come_with_a_schema_those_first_that_others_need(schemas: LocalSchemaRegistry) -> None:

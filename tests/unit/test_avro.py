@@ -907,6 +907,12 @@ sink: {sql: {url: "sqlite:///x.db", table: t}}
     ("section", "problem"),
     [
         ({}, "name a `schema` file, or a `registry`"),
+        ({"schema": "a.avsc", "reader": {"subject": "s"}}, "reader: a subject is in a `registry`"),
+        ({"registry": {"url": "http://r"}, "reader": {"subject": "s", "version": 0}}, "reader.version"),
+        (
+            {"schema": "a.avsc", "reader": {"file": "b.avsc", "version": 1}},
+            "name a file, or a `subject`",
+        ),
         ({"schema": "a", "registry": {"url": "http://h"}}, "name a `schema` file, or a `registry`"),
         ({"registry": {"url": "http://h"}, "framing": "single-object"}, "have Confluent's"),
         ({"schema": ["a", "b"]}, "framing: single-object"),

@@ -42,7 +42,7 @@ from landonce.read.formats.avro.schema import (
 from landonce.read.formats.avro.suggest import fields_of
 from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import blocks
-from landonce.read.registry import Registry, UnknownSchema, registry_of
+from landonce.read.registry import Registered, Registry, UnknownSchema, registry_of
 from landonce.read.schema.fields import Schema
 
 VERSION = 3
@@ -65,6 +65,8 @@ class Avro(Format):
     registry: Registry | None = None
     reader: str | None = None
     """The text of the schema that all records are resolved to. None: each is read by its writer's own."""
+    referenced: tuple[str, ...] = ()
+    """The texts of the schemas that the reader's uses."""
     framing: Framing = "none"
     bare: bool = False
     """A value that is no record is the only field of the schema."""
@@ -77,28 +79,37 @@ class Avro(Format):
             raise BadSchema("Avro needs a registry, or the schema's text and no registry")
         if self.framing == "none" and len(self.schemas) > 1:
             raise BadSchema("records without framing have one schema")
-        for each in (*self.schemas, *([self.reader] if self.reader is not None else [])):
+        for each in self.schemas:
             parse(each)
+        _ = self.readers
+
+    @property
+    def readers(self) -> Node | None:
+        """The reader's schema."""
+        return parse(self.reader, self.referenced) if self.reader is not None else None
 
     def decoder(self, schema: Schema, *, max_record_bytes: int) -> AvroDecoder:
         return AvroDecoder(schema, self, max_record_bytes=max_record_bytes)
 
     def decisive(self) -> tuple[object, ...]:
-        texts = [hashlib.sha256(each.encode()).hexdigest() for each in (*self.schemas, self.reader or "")]
+        texts = [
+            hashlib.sha256(each.encode()).hexdigest() for each in (*self.schemas, self.reader or "", *self.referenced)
+        ]
         return "avro", VERSION, self.framing, str(self.registry or ""), *texts
 
     def fields(self, values: Sequence[bytes]) -> Schema | None:
         """The reader's fields, or those of the schemas that these records were written with."""
-        if self.reader is not None:
-            return _suggested([parse(self.reader)])
+        if (reader := self.readers) is not None:
+            return _suggested([reader])
         written = [writer_of(self, key) for key in sorted(_keys(self, values))]
         known = [each for each in written if not isinstance(each, str)]
         return _suggested(known) if known else None
 
     def described(self) -> Schema | None:
-        texts = (self.reader,) if self.reader is not None else self.schemas
+        reader = self.readers
+        nodes = [reader] if reader is not None else [parse(each) for each in self.schemas]
         try:
-            return fields_of([parse(each) for each in texts]) if texts else None
+            return fields_of(nodes) if nodes else None
         except TypeError:  # no one table has the fields of these schemas
             return None
 
@@ -138,8 +149,8 @@ class Avro(Format):
         return RecordTypes(number, tuple(known))
 
     def types(self, values: Sequence[bytes], subjects: Sequence[str]) -> tuple[RecordType, ...]:
-        if self.reader is not None:
-            return _types(parse(self.reader))
+        if (reader := self.readers) is not None:
+            return _types(reader)
         if self.registry is None:
             return tuple(each for text in self.schemas for each in _types(parse(text)))
         written = [writer_of(self, key) for key in sorted(_keys(self, values))]
@@ -169,9 +180,9 @@ def _types_by(format_: Avro, key: bytes) -> tuple[RecordType | None, ...]:
     if isinstance(writer, str):
         raise LookupError(writer)
     branches = writer.branches if isinstance(writer, Union) else (writer,)
-    if format_.reader is None:
+    if (reader := format_.readers) is None:
         return tuple(next(iter(_types(each)), None) for each in branches)
-    wanted = _types(parse(format_.reader))
+    wanted = _types(reader)
     names = [each.name if isinstance(each, Record) else "" for each in branches]
     only = wanted[0] if len(wanted) == 1 else None
     return tuple(next((each for each in wanted if each.name == name), only if name else None) for name in names)
@@ -254,7 +265,8 @@ class AvroDecoder:
         self._schema = schema
         self._arrow = schema.arrow
         self._source = source
-        self._reader = self._whole(parse(source.reader)) if source.reader is not None else None
+        reader = source.readers
+        self._reader = self._whole(reader) if reader is not None else None
         self._max_record_bytes = max_record_bytes
         self._plans: dict[bytes, Plan] = {}
         if source.framing == "none":
@@ -360,11 +372,39 @@ def _naming(reason: Reason, form: str) -> Reason:
 
 
 def avro_of(section: AvroFormat) -> Avro:
-    """The format of this section, with the texts of its files."""
-    reader = _schema_text(section.reader, "reader") if section.reader is not None else None
-    if section.registry is not None:
-        return Avro(registry=registry_of(section.registry), reader=reader, framing="confluent")
-    return Avro(tuple(_schema_text(each, "schema") for each in section.files), None, reader, section.framing)
+    """The format of this section, with the texts of its files, and of its reader's schema in the registry."""
+    registry = registry_of(section.registry) if section.registry is not None else None
+    reader, referenced = None, tuple[str, ...]()
+    if section.reader is not None and section.reader.file is not None:
+        reader = _schema_text(section.reader.file, "reader")
+    elif section.reader is not None:
+        assert registry is not None
+        found = _registered(registry, section.reader.subject or "", section.reader.version)
+        reader, referenced = found.text, tuple(text for _, text in found.referenced)
+    if registry is not None:
+        return Avro((), registry, reader, referenced, "confluent")
+    return Avro(tuple(_schema_text(each, "schema") for each in section.files), None, reader, framing=section.framing)
+
+
+def _registered(registry: Registry, subject: str, version: int | None) -> Registered:
+    """The newest version is asked for once, at the start: a later one counts from the next start on."""
+    called = (
+        f"source.kafka.format.avro.reader: {f'version {version}' if version else 'the newest version'} of {subject!r}"
+    )
+    try:
+        found = registry.version(subject, version) if version else registry.latest(subject)
+        if found.kind != "AVRO":
+            raise BadSchema(f"it is {found.kind}")
+        parse(found.text, [text for _, text in found.referenced])
+    except UnknownSchema:
+        raise ConfigError(
+            f"{called} is not in the registry.", command="correct `source.kafka.format` in {file}"
+        ) from None
+    except BadSchema as error:
+        raise ConfigError(
+            f"{called} is not an Avro schema: {error}.", command="correct `source.kafka.format` in {file}"
+        ) from None
+    return found
 
 
 def _schema_text(path: Path, key: str) -> str:
