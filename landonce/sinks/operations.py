@@ -19,7 +19,7 @@ from landonce.protocol.block_rows import AnyBlockRow, landed
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView
-from landonce.protocol.operate import Ability, Commit, Decision, Return, Seeking, landed_too
+from landonce.protocol.operate import Ability, Decision, PastCommit, Return, Seeking, landed_too
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.seek_marker import interrupted
 from landonce.protocol.source import Start
@@ -279,7 +279,7 @@ class Operations:
         self.parts.ledger.change(seeking.marked, seeking.decision.new, seeking.decision.note())
         reach("move.after")
 
-    def history(self) -> Sequence[Commit] | None:
+    def history(self) -> Sequence[PastCommit] | None:
         """The commits of the one table, newest first, where it goes back by returning to one of them. None where rows are removed."""
         return None
 

@@ -9,7 +9,7 @@ import pytest
 from landonce import errors
 from landonce.protocol.ledger import LedgerState, Position, Totals
 from landonce.protocol.marks import Mark
-from landonce.protocol.operate import Commit, Return, refuse_undone, roll_back, skipped_ranges
+from landonce.protocol.operate import PastCommit, Return, refuse_undone, roll_back, skipped_ranges
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView
 
@@ -24,12 +24,12 @@ def said(p: int, q: int | None = 0, **changes: object) -> LedgerState:
     return replace(state, **changes)  # type: ignore[arg-type]
 
 
-def of(*commits: LedgerState | str) -> tuple[Commit, ...]:
+def of(*commits: LedgerState | str) -> tuple[PastCommit, ...]:
     """A history, oldest first: a mark's state, or the operation of somebody else."""
     made = (
-        Commit(number, f"time {number}", "append", Mark(each, snapshot=number))
+        PastCommit(number, f"time {number}", "append", Mark(each, snapshot=number))
         if isinstance(each, LedgerState)
-        else Commit(number, f"time {number}", each, same_rows=each == "replace")
+        else PastCommit(number, f"time {number}", each, same_rows=each == "replace")
         for number, each in enumerate(commits)
     )
     return tuple(reversed(list(made)))

@@ -21,7 +21,7 @@ so that the one compare-and-set that records it also fences a driver that still 
 from landonce.protocol.operate.decision import Decision, Restated, accept_change, drop_letters, fill, settle
 from landonce.protocol.operate.gap import accept_gap
 from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
-from landonce.protocol.operate.roll_back import Commit, Return, refuse_undone, roll_back
+from landonce.protocol.operate.roll_back import PastCommit, Return, refuse_undone, roll_back
 from landonce.protocol.operate.seek import (
     Ability,
     Seeking,
@@ -47,8 +47,8 @@ from landonce.protocol.operate.tables import (
 
 __all__ = [
     "Ability",
-    "Commit",
     "Decision",
+    "PastCommit",
     "Restated",
     "Return",
     "Seeking",

@@ -30,7 +30,7 @@ _ELSEWHERE = "name a later position; or land the topic in a new table, under ano
 
 
 @dataclass(frozen=True)
-class Commit:
+class PastCommit:
     """One snapshot in the history of a table."""
 
     snapshot: int
@@ -60,7 +60,7 @@ def roll_back(
     state: LedgerState,
     view: SourceView,
     to: Mapping[Partition, int],
-    history: Sequence[Commit],
+    history: Sequence[PastCommit],
     owner: str,
     *,
     skipped: Iterable[Range] = (),
@@ -110,12 +110,12 @@ def _only_back(state: LedgerState, to: Mapping[Partition, int]) -> None:
 
 
 def _newest(
-    state: LedgerState, wanted: Mapping[Partition, int], history: Iterable[Commit]
-) -> tuple[Commit, Mark, tuple[Commit, ...]]:
+    state: LedgerState, wanted: Mapping[Partition, int], history: Iterable[PastCommit]
+) -> tuple[PastCommit, Mark, tuple[PastCommit, ...]]:
     """The newest commit that is not beyond the wanted position, what it says, and the later ones. One without a mark is where the one before
     it was."""
-    later: list[Commit] = []
-    unmarked: list[Commit] = []
+    later: list[PastCommit] = []
+    unmarked: list[PastCommit] = []
     oldest = "it has none of this pipeline"
     for each in history:
         if each.mark is None:
@@ -143,7 +143,7 @@ def _positions(state: LedgerState, mark: Mark) -> Positions:
     return tuple((each, then.get(each, Position(at.first, at.first))) for each, at in state.positions)
 
 
-def _only_ours(base: Commit, later: Iterable[Commit]) -> None:
+def _only_ours(base: PastCommit, later: Iterable[PastCommit]) -> None:
     others = [each for each in later if each.mark is None and not each.same_rows]
     if others:
         named = listed(f"{each.snapshot} ({each.operation}, {each.at})" for each in reversed(others))
@@ -156,7 +156,7 @@ def _only_ours(base: Commit, later: Iterable[Commit]) -> None:
         )
 
 
-def _in_kafka(view: SourceView, state: LedgerState, positions: Positions, base: Commit) -> None:
+def _in_kafka(view: SourceView, state: LedgerState, positions: Positions, base: PastCommit) -> None:
     extents, committed = dict(view.extents), state.committed()
     for partition, at in positions:
         if at.committed < committed[partition] and at.committed < extents[partition].start:
@@ -179,7 +179,7 @@ def _again(
     return tuple(piece for each in behind for piece in without(each, stays))
 
 
-def _returns(base: Commit, later: Sequence[Commit]) -> str:
+def _returns(base: PastCommit, later: Sequence[PastCommit]) -> str:
     return (
         f"The table goes back to its snapshot {base.snapshot} of {base.at}. {len(later)} later snapshots are not current any more, and their "
         "rows go with them."

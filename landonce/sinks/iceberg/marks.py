@@ -41,7 +41,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from landonce.errors import TableUnfit
 from landonce.protocol.ledger import LedgerState, Position, Totals
 from landonce.protocol.marks import Mark
-from landonce.protocol.operate import Commit
+from landonce.protocol.operate import PastCommit
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.held_files import PinnedTable
@@ -124,18 +124,18 @@ def own_view(metadata: TableMetadata, pipeline: str, branch: str) -> OwnView:
     return OwnView(str(metadata.table_uuid), mark, copy, whole, vouched)
 
 
-def history(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[Commit, ...]:
+def history(metadata: TableMetadata, pipeline: str, branch: str) -> tuple[PastCommit, ...]:
     """The branch's commits, newest first. A compaction replaces files, and changes no rows."""
     return tuple(_commit(each, pipeline) for each in ancestry(metadata, branch))
 
 
-def _commit(snapshot: Snapshot, pipeline: str) -> Commit:
+def _commit(snapshot: Snapshot, pipeline: str) -> PastCommit:
     summary, number = summary_of(snapshot), snapshot.snapshot_id
     at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
     operation = snapshot.summary.operation if snapshot.summary is not None else None
     mark = _read(summary, number) if summary.get(_PREFIX + "pipeline") == pipeline else None
     named = operation.value if operation is not None else "unknown"
-    return Commit(number, at, named, mark, same_rows=operation is Operation.REPLACE)
+    return PastCommit(number, at, named, mark, same_rows=operation is Operation.REPLACE)
 
 
 def is_first(snapshot: Snapshot) -> bool:

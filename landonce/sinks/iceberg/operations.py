@@ -11,7 +11,7 @@ from landonce.errors import ConfigError, NothingToDo, PositionUncertain
 from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView, status_of
-from landonce.protocol.operate import Ability, Commit, Decision, Return
+from landonce.protocol.operate import Ability, Decision, PastCommit, Return
 from landonce.protocol.operate.take_over import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.target import TargetView
@@ -141,7 +141,7 @@ class IcebergOperations(Operations):
             keyed=self._keyed,
         )
 
-    def history(self) -> Sequence[Commit] | None:
+    def history(self) -> Sequence[PastCommit] | None:
         if self._own is None:
             return None
         metadata = self.sink.place(self.sink.static[0]).load().metadata
