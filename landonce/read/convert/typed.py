@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from landonce.protocol.reasons import Reason
 from landonce.read.convert.rules import Column, from_integers, from_literals, from_strings, patched
-from landonce.read.formats.json.columns import NOT_FINITE, is_textual, mask_of, unfitting
+from landonce.read.formats.json.columns import NOT_FINITE, as_text, is_textual, mask_of, unfitting
 from landonce.read.schema.fields import Rule
 
 Strictly = Callable[[pa.Array], pa.Array]
@@ -30,8 +30,7 @@ def takes(own: pa.DataType, type_: pa.DataType, rule: Rule) -> bool:
     if pt.is_boolean(own):
         return bool(pt.is_boolean(type_) or pt.is_string(type_))
     if pt.is_temporal(own):
-        dated = {pt.is_date32(own), pt.is_date32(type_)} == {True, False}
-        return bool(pt.is_string(type_) or (dated and (pt.is_timestamp(own) or pt.is_timestamp(type_))))
+        return bool((pt.is_date32(own) and pt.is_timestamp(type_)) or (pt.is_timestamp(own) and pt.is_date32(type_)))
     if pt.is_integer(own) or pt.is_floating(own) or pt.is_decimal(own):
         return rule.epoch is not None or not pt.is_time64(type_)
     return bool(pt.is_string(own))
@@ -73,6 +72,8 @@ def _all(rows: pa.BooleanArray, why: Reason) -> dict[int, Reason]:
 def _written(given: pa.Array) -> pa.StringArray:
     """The text of each value; null if it has none, as NaN and a year beyond 9999."""
     own, nothing = given.type, pa.scalar(None, pa.string())
+    if pt.is_temporal(own):
+        return as_text(given)
     text = given.cast(pa.string())
     if pt.is_floating(own):
         whole = pc.invert(pc.match_substring_regex(text, pattern="[.e]"))
@@ -82,10 +83,4 @@ def _written(given: pa.Array) -> pa.StringArray:
         short = pc.match_substring(text, "E")
         plain = [format(Decimal(each), "f") for each in text.filter(short).drop_null().to_pylist()]
         return pc.replace_with_mask(text, pc.fill_null(short, False), pa.array(plain, pa.string()))
-    if pt.is_temporal(own):
-        text = pc.replace_substring_regex(pc.replace_substring(text, " ", "T"), pattern=r"\.0+(Z?)$", replacement=r"\1")
-        return text if pt.is_time(own) else pc.if_else(pc.match_substring_regex(text, pattern=_DATED), text, nothing)
     return text
-
-
-_DATED = r"\A[0-9]{4}-"
