@@ -115,6 +115,22 @@ def test_kafka_must_have_what_comes_again() -> None:
                 roll_back(state, view, {P: 15}, history, "op")
 
 
+def test_a_topic_that_the_file_names_no_more_is_in_the_way() -> None:
+    """Unless nothing of it goes."""
+    other = Partition("u", 0)
+
+    def also(state: LedgerState, committed: int) -> LedgerState:
+        positions = (*state.positions, (other, Position(0, committed)))
+        return replace(state, topic_ids=(("t", "id"), ("u", "its")), positions=positions)
+
+    with pytest.raises(
+        errors.SeekRefused, match=r"u\[0\]: .* of time 0, at offset 5, and the pipeline does not read"
+    ) as refused:
+        back({P: 10}, also(said(10), 5), also(said(20), 9))
+    assert "name topic u in {file} again" in refused.value.command
+    assert back({P: 10}, also(said(10), 9), also(said(20), 9)).decision.new.committed() == {P: 10, Q: 0, other: 9}
+
+
 def test_one_command_goes_back_or_forwards() -> None:
     with pytest.raises(errors.SeekRefused, match="goes back or forwards"):
         back({P: 9, Q: 10}, said(0), said(10))

@@ -159,10 +159,20 @@ def _only_ours(base: PastCommit, later: Iterable[PastCommit]) -> None:
 def _in_kafka(view: SourceView, state: LedgerState, positions: Positions, base: PastCommit) -> None:
     extents, committed = dict(view.extents), state.committed()
     for partition, at in positions:
-        if at.committed < committed[partition] and at.committed < extents[partition].start:
+        if at.committed >= committed[partition]:
+            continue
+        extent = extents.get(partition)
+        if extent is None:
+            raise SeekRefused(
+                f"{partition}: the table would go back to its snapshot of {base.at}, at offset {at.committed}, and the pipeline does not read this "
+                "partition any more: nobody would deliver what is between again.",
+                safe="Nothing was changed.",
+                command=f"name topic {partition.topic} in {{file}} again, then the same command; or {_ELSEWHERE}",
+            )
+        if at.committed < extent.start:
             raise SeekRefused(
                 f"{partition}: the table would go back to its snapshot of {base.at}, at offset {at.committed}, and Kafka begins at "
-                f"{extents[partition].start} now. What is between would be lost.",
+                f"{extent.start} now. What is between would be lost.",
                 safe="Nothing was changed.",
                 command=_ELSEWHERE,
             )
