@@ -35,10 +35,16 @@ def of(*commits: LedgerState | str) -> tuple[PastCommit, ...]:
     return tuple(reversed(list(made)))
 
 
-def back(to: dict[Partition, int], *commits: LedgerState | str, skipped: tuple[Range, ...] = ()) -> Return:
+def back(
+    to: dict[Partition, int],
+    *commits: LedgerState | str,
+    skipped: tuple[Range, ...] = (),
+    topics: tuple[tuple[str, str], ...] = VIEW.topic_ids,
+) -> Return:
     history = of(*commits)
     state = next(each.mark.state for each in history if each.mark is not None)
-    return roll_back(state, VIEW, to, history, "op", skipped=skipped)
+    extents = (*VIEW.extents, *((Partition(topic, 0), Extent(0, 40)) for topic, _ in topics if topic != "t"))
+    return roll_back(state, replace(VIEW, topic_ids=topics, extents=extents), to, history, "op", skipped=skipped)
 
 
 def test_to_the_newest_commit_that_is_not_beyond_the_place_in_any_partition() -> None:
@@ -94,6 +100,25 @@ def test_there_is_no_such_commit() -> None:
     for other in ({"topic_ids": (("t", "older"),)}, {"labels": (("t", "t@older"),)}):
         with pytest.raises(errors.SeekRefused, match="the oldest one of this pipeline is of time 1"):
             back({P: 9}, said(5, **other), said(10), said(20))
+
+
+def test_never_behind_where_a_topic_began_again() -> None:
+    """Not even to a commit from before the pipeline knew the topic: rows of the old topic would go, and nothing would bring them back."""
+    other = Partition("u", 0)
+
+    def also(state: LedgerState, committed: int, id_: str, **changes: object) -> LedgerState:
+        positions = (*state.positions, (other, Position(0, committed)))
+        return replace(state, topic_ids=(("t", "id"), ("u", id_)), positions=positions, **changes)  # type: ignore[arg-type]
+
+    again = {"labels": (("u", "u@new"),)}
+    taken, old = replace(said(0), positions=()), also(said(10), 5, "old")
+    new = also(said(10), 0, "new", **again), also(said(20), 3, "new", **again)
+    for before in (taken, said(0), said(5)):
+        with pytest.raises(errors.SeekRefused, match=r"of time 2, at .* before a topic or partition began again"):
+            back({P: 5}, before, old, *new, topics=(("t", "id"), ("u", "new")))
+    assert back({P: 10}, taken, old, *new, topics=(("t", "id"), ("u", "new"))).base == 2
+    with pytest.raises(errors.SeekRefused, match="before a topic or partition began again"):  # it is gone
+        back({P: 5}, said(0, None), said(10), said(20, None))
 
 
 def test_a_partition_that_was_added_later_had_not_begun() -> None:

@@ -71,9 +71,8 @@ def roll_back(
     within(state, view, to)
     _only_back(state, to)
     wanted = {**state.committed(), **to}
-    base, mark, later = _newest(state, wanted, history)
+    base, mark, positions, later = _newest(state, wanted, history)
     _only_ours(base, later)
-    positions = _positions(state, mark)
     _in_kafka(view, state, positions, base)
     again = _again(state, wanted, positions, skipped)
     new = replace(
@@ -111,35 +110,39 @@ def _only_back(state: LedgerState, to: Mapping[Partition, int]) -> None:
 
 def _newest(
     state: LedgerState, wanted: Mapping[Partition, int], history: Iterable[PastCommit]
-) -> tuple[PastCommit, Mark, tuple[PastCommit, ...]]:
-    """The newest commit that is not beyond the wanted position, what it says, and the later ones. One without a mark is where the one before
-    it was."""
+) -> tuple[PastCommit, Mark, Positions, tuple[PastCommit, ...]]:
+    """The newest commit that is not beyond the wanted position, what it says, where that is, and the later ones. One without a mark is where the one before
+    it was. Never one from before offsets meant what they mean now, nor an older one: rows of records that Kafka has no more would go."""
     later: list[PastCommit] = []
     unmarked: list[PastCommit] = []
-    oldest = "it has none of this pipeline"
+    oldest, older = "it has none of this pipeline", "Older ones expired, or there were none"
     for each in history:
         if each.mark is None:
             unmarked.append(each)
             continue
         positions = _positions(state, each.mark)
-        if positions and all(at.committed <= wanted[partition] for partition, at in positions):
-            return (unmarked or [each])[0], each.mark, tuple(later)
+        if positions is None:
+            older = "Older ones are of before a topic or partition began again: rows of its old records would go, and nothing would bring them back"
+            break
+        if all(at.committed <= wanted[partition] for partition, at in positions):
+            return (unmarked or [each])[0], each.mark, positions, tuple(later)
         later += [*unmarked, each]
         unmarked = []
         if positions:
             oldest = f"the oldest one of this pipeline is of {each.at}, at {_listed(positions)}"
     raise SeekRefused(
-        f"no snapshot that the table still has is at or before that position: {oldest}. Older ones expired, or there were none.",
+        f"no snapshot that the table still has is at or before that position: {oldest}. {older}.",
         safe="Nothing was changed.",
         command=_ELSEWHERE,
     )
 
 
-def _positions(state: LedgerState, mark: Mark) -> Positions:
-    """Where every partition was then. One that was added later had not begun. Empty if offsets meant other records then."""
-    then = dict(mark.state.positions)
-    if not all(same_offsets(state, mark, each) for each in state.committed() if each in then):
-        return ()
+def _positions(state: LedgerState, mark: Mark) -> Positions | None:
+    """Where every partition was then. One that was added later had not begun. None if offsets of one meant other records then: it began
+    again since, or is gone."""
+    then, known = dict(mark.state.positions), state.committed()
+    if not all(each in known and same_offsets(state, mark, each) for each in then):
+        return None
     return tuple((each, then.get(each, Position(at.first, at.first))) for each, at in state.positions)
 
 
