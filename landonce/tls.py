@@ -38,7 +38,8 @@ _JAVAS_WORDS = {
     r"CertificateNotYetValidException": _NOT_YET,
     r"CertificateRevokedException": _REVOKED,
     r"No (?:subject alternative|name).*? matching (?:IP address )?(\S+) found": _OTHER_HOST[0],
-    r"PKIX path building failed": _UNKNOWN_AUTHORITY[0],
+    r"No subject alternative names present": _OTHER_HOST[0],
+    r"PKIX path building failed|signature check failed": _UNKNOWN_AUTHORITY[0],
 }
 """What Java says of a certificate, and OpenSSL's number for it."""
 
@@ -121,7 +122,7 @@ def refusal_of_java(said: str, server: str, keys: Keys) -> CertificateRefused | 
         return _asks_for_something(server, keys) if alert[1] == "handshake_failure" else _asks_for_client(server, keys)
     for text, code in _JAVAS_WORDS.items():
         if (found := re.search(text, said)) is not None:
-            what, step = _wrong(code, "", found[1] if found.groups() else "", keys)
+            what, step = _wrong(code, "", found[1] if found.groups() else "of the broker", keys)
             return _refused(server, f"the certificate of the server {what}", step)
     return None
 

@@ -184,7 +184,7 @@ def refuse_target(parts: Parts) -> None:
 def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
     """The ends of the pipeline that pushes: its workers read from the store."""
     config = pushing_config(parts.config)
-    if pushes_whole(parts):
+    if pushes_whole(parts) and not parts.sink.applies_changes:  # a function has said how long a block takes it
         config = config.model_copy(update={"batch": one_block(config.batch)})
     return replace(parts, config=config, stored=StoredRecords(place, config.pipeline))
 

@@ -21,6 +21,8 @@ CAUSE = "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshak
         ),
         ("CertificateException: No name matching kafka.example found", "name the host kafka.example."),
         ("No subject alternative names matching IP address 127.0.0.1 found", "name the host 127.0.0.1."),
+        ("CertificateException: No subject alternative names present", "name the host of the broker."),
+        ("PKIX path validation failed: signature check failed", "authority that is not known here"),
         ("ValidatorException: PKIX path building failed: unable to find valid", "authority that is not known here"),
         ("SSLHandshakeException: Received fatal alert: bad_certificate", "asks for a certificate of the client"),
         ("SSLHandshakeException: Received fatal alert: certificate_required", "asks for a certificate of the client"),
