@@ -84,3 +84,9 @@ def test_arrays() -> None:
     head = [1, 1, 7, 2, 1]
     elements = (2).to_bytes(4, "big") + b"ab" + b"\xff" * 4
     assert array_in_postgres(["ab", None], "text", 7) == b"".join(each.to_bytes(4, "big") for each in head) + elements
+
+
+def test_the_longest_number_has_a_form() -> None:
+    """It has more groups of digits than a signed count of two bytes."""
+    sent = in_postgres("9" * 131_072, "numeric")
+    assert (int.from_bytes(sent[:2], "big"), len(sent)) == (32_768, 8 + 2 * 32_768)

@@ -72,7 +72,7 @@ def numeric(text: str) -> Value:
     while groups and not groups[-1]:
         groups.pop()
     sign = 0x4000 if number < 0 else 0
-    head = struct.pack(">hhHh", len(groups), weight if groups else 0, sign, len(rest))
+    head = struct.pack(">HhHH", len(groups), weight if groups else 0, sign, len(rest))
     spelling = f"{'-' if number < 0 else ''}{whole}" + (f".{left}" if (left := rest.rstrip("0")) else "")
     return Value(head + struct.pack(f">{len(groups)}h", *groups), spelling, number)
 

@@ -464,7 +464,9 @@ def _document(value: Any, type_: pa.DataType) -> Any:
     if pt.is_struct(type_):
         return {each.name: _document(value[each.name], each.type) for each in type_}
     if pt.is_map(type_):
-        return {str(_document(key, type_.key_type)): _document(each, type_.item_type) for key, each in value}
+        keys = (_document(key, type_.key_type) for key, _ in value)
+        texts = (key if isinstance(key, str) else json.dumps(key) for key in keys)
+        return {text: _document(each, type_.item_type) for text, (_, each) in zip(texts, value, strict=True)}
     if pt.is_list(type_):
         return [_document(each, type_.value_type) for each in value]
     if isinstance(value, bytes):

@@ -51,9 +51,12 @@ from sqlalchemy.dialects import mysql, postgresql
 from landonce.errors import ConfigError
 from landonce.ledger.names import quoted
 from landonce.ledger.tables import ENGINE
+from landonce.read.formats.json.columns import UNIT_DIGITS
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import (
     JSON,
+    KEY,
+    VALUE,
     Digits,
     Field,
     Schema,
@@ -250,7 +253,24 @@ def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "",
         return Field(name, declared, required, longest=type_.length)
     fits = pt.is_nested(declared) and landed(declared) == declared and (is_text or isinstance(type_, sql.JSON))
     fits = fits or (dialect == "postgresql" and _is_open_number(type_) and pt.is_decimal128(declared))
-    return Field(name, declared, required) if fits else None
+    return replace(_within_python(name, declared), required=required) if fits else None
+
+
+def _within_python(name: str, type_: pa.DataType) -> Field:
+    """The field of a document, with the limits of its dates and times: `documents_as_text` writes them as Python does, which ends with
+    the year 9999, and has no text for the smallest number of nanoseconds."""
+    inside = type_
+    while pt.is_list(inside):
+        inside = inside.value_type
+    if pt.is_struct(inside):
+        return Field(name, type_, inner=tuple(_within_python(each.name, each.type) for each in inside))
+    if pt.is_map(inside):
+        return Field(name, type_, inner=(_within_python(KEY, inside.key_type), _within_python(VALUE, inside.item_type)))
+    if not (pt.is_date32(inside) or pt.is_timestamp(inside)):
+        return Field(name, type_)
+    per_day = 1 if pt.is_date32(inside) else _DAY * 10 ** UNIT_DIGITS[inside.unit]
+    first, end = (day * per_day for day in _PYTHONS_DAYS)
+    return Field(name, type_, bounds=(max(first, 1 - 2**63), min(end, 2**63) - 1))
 
 
 def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
@@ -600,7 +620,9 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
     if pt.is_struct(type_):
         return {child.name: _json_value(value[child.name], child.type) for child in type_}
     if pt.is_map(type_):
-        return {str(_json_value(key, type_.key_type)): _json_value(each, type_.item_type) for key, each in value}
+        keys = (_json_value(key, type_.key_type) for key, _ in value)
+        texts = (key if isinstance(key, str) else json.dumps(key) for key in keys)  # `true`, and not `True`
+        return {text: _json_value(each, type_.item_type) for text, (_, each) in zip(texts, value, strict=True)}
     if pt.is_list(type_):
         return [_json_value(each, type_.value_type) for each in value]
     if isinstance(value, float):
