@@ -262,10 +262,16 @@ def _within_python(name: str, type_: pa.DataType) -> Field:
     inside = type_
     while pt.is_list(inside):
         inside = inside.value_type
-    if pt.is_struct(inside):
-        return Field(name, type_, inner=tuple(_within_python(each.name, each.type) for each in inside))
-    if pt.is_map(inside):
-        return Field(name, type_, inner=(_within_python(KEY, inside.key_type), _within_python(VALUE, inside.item_type)))
+    if pt.is_struct(inside) or pt.is_map(inside):
+        of_map = pt.is_map(inside)
+        named = (
+            [(KEY, inside.key_type), (VALUE, inside.item_type)]
+            if of_map
+            else [(each.name, each.type) for each in inside]
+        )
+        parts = tuple(_within_python(*each) for each in named)
+        limited = any(each.inner or each.bounds is not None for each in parts)
+        return Field(name, type_, inner=parts if limited else ())
     if not (pt.is_date32(inside) or pt.is_timestamp(inside)):
         return Field(name, type_)
     per_day = 1 if pt.is_date32(inside) else _DAY * 10 ** UNIT_DIGITS[inside.unit]
