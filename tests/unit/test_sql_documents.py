@@ -9,6 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from sqlalchemy import CHAR
 from sqlalchemy.dialects import postgresql
 
 from landonce.config.convert import Convert
@@ -18,7 +19,7 @@ from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.json.decode import Json
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
-from landonce.sinks.sql.held import comparable
+from landonce.sinks.sql.held import as_array, comparable
 from landonce.sinks.sql.types import document_of, documents_as_text
 
 LARGE, SMALLEST = 10**18, -(2**63)
@@ -92,3 +93,9 @@ def test_keys_of_maps_are_written_as_json_has_them() -> None:
     texts = documents_as_text(pa.table({"x": rows})).column("x").to_pylist()
     assert texts == ['{"true":1,"false":2}']
     assert comparable(rows, postgresql.JSONB(), "postgresql").to_pylist() == ['{"false": 2, "true": 1}']
+
+
+def test_a_domain_is_padded_as_its_base_type_is() -> None:
+    kind = postgresql.DOMAIN("code", CHAR(3))
+    found = as_array(["a  ", None], pa.string(), kind, "postgresql")
+    assert found == comparable(pa.array(["a", None]), kind, "postgresql")

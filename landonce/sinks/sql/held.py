@@ -361,6 +361,7 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
 
 def _speller(kind: Any, dialect: str, form: str = "") -> Callable[[Any], str] | None:
     """How a text of a column, or of an array's elements in this form, becomes the one text of its value. None: every text is a value."""
+    kind = _base(kind)
     if isinstance(kind, sql.JSON) or form in ("json", "jsonb"):
         return _canonical_text
     if dialect == "postgresql" and isinstance(kind, sql.CHAR):  # padded with blanks, which are ignored
