@@ -3,15 +3,21 @@ bytes: `test_sql_types`."""
 
 from __future__ import annotations
 
+import io
+import json
 from decimal import Decimal, localcontext
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Numeric
 
-from landonce.read.schema.fields import Digits
+from landonce.read.formats.avro.decode import Avro
+from landonce.read.schema.fields import Digits, Schema
 from landonce.sinks.sql.forms import ANY_NUMBER, Parsed, array_in_postgres, in_postgres, one_spelling
+from landonce.sinks.sql.types import field_of
 
 SAME = {
     "numeric": [["1.50", "1.5", "15e-1", "+01.5"], ["0", "-0", "0.00", "0e5"], ["1e5", "100000"]],
@@ -90,3 +96,17 @@ def test_the_longest_number_has_a_form() -> None:
     """It has more groups of digits than a signed count of two bytes."""
     sent = in_postgres("9" * 131_072, "numeric")
     assert (int.from_bytes(sent[:2], "big"), len(sent)) == (32_768, 8 + 2 * 32_768)
+
+
+def test_numbers_of_a_union_land_in_a_column_of_numbers() -> None:
+    """Without the name of their branch, which JSON text has."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "long", "string", "double"]}]}
+    bodies = []
+    for each in (None, 5, "6.50", "x", 1.5):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {"x": each})
+        bodies.append(out.getvalue())
+    columns = Schema((field_of("x", Numeric(), "postgresql", required=False),))
+    found = Avro((json.dumps(schema),)).decoder(columns, max_record_bytes=2**20).decode(pa.array(bodies, pa.binary()))
+    assert found.table.column("x").to_pylist() == [None, "5", "6.50"]
+    assert [each.index for each in found.rejects] == [3, 4]

@@ -455,8 +455,8 @@ class _Required:
 
 def _json(writer: Node, reader: Node, to: _Target) -> Plan:
     """Whatever the value is: read as the columns that its schema suggests, then written as JSON. What a union holds is the value itself
-    for a target that takes several types; elsewhere it is named by its type."""
-    if to.field.judge is not None and to.field.judge.any_type:
+    for a target that takes several types, or one number; elsewhere it is named by its type."""
+    if to.field.unquoted or (to.field.judge is not None and to.field.judge.any_type):
         if isinstance(writer, Union):
             return _Branches(tuple(_branch(each, reader, to) for each in writer.branches), to)
         if isinstance(reader, Union):
