@@ -211,6 +211,14 @@ def test_a_column_that_is_added_holds_text_where_there_is_no_type(tmp_path: Path
     table.close()
 
 
+def test_a_set_of_mysql_is_no_key() -> None:
+    """`a,b` and `b,a` are one value, and would be two keys."""
+    sink = SqlSink("mysql://h/d", "t", "p", key=("s",))
+    reflected = {"name": "s", "type": mysql.SET("a", "b"), "nullable": False}
+    assert "cannot be part of the key" in str(column_field(sink, reflected, None))
+    assert column_field(replace(sink, key=()), reflected, None).called == "SET"
+
+
 def test_a_uuid_in_mysql_is_recognized_by_the_comment_of_its_column() -> None:
     sink = SqlSink("mysql://h/d", "t", "p")
     (column,) = (each for each in new_table(sink, parse_schema("u UUID"), mysql.dialect()).columns if each.name == "u")

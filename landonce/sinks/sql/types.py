@@ -193,7 +193,7 @@ def column_field(
         if sink.dialect == "postgresql" and str(column.get("written")).removesuffix("[]") in _CUT_SHORT:
             raise Unsupported(f"PostgreSQL's {column['written']} does not hold every text")
         made = field_of(name, kind, sink.dialect, required=required)
-        if name in sink.key and (made.unquoted or isinstance(made.judge, Parsed)):
+        if name in sink.key and (made.unquoted or isinstance(made.judge, Parsed) or isinstance(kind, mysql.SET)):
             raise Unsupported(
                 "several texts are one value of its type, so it cannot be part of the key" + _with_digits(kind)
             )
