@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from sqlalchemy import CHAR
+from sqlalchemy import CHAR, Date, DateTime
 from sqlalchemy.dialects import postgresql
 
 from landonce.config.convert import Convert
@@ -20,7 +20,7 @@ from landonce.read.formats.json.decode import Json
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
 from landonce.sinks.sql.held import as_array, comparable
-from landonce.sinks.sql.types import document_of, documents_as_text
+from landonce.sinks.sql.types import document_of, documents_as_text, field_of
 
 LARGE, SMALLEST = 10**18, -(2**63)
 
@@ -99,3 +99,21 @@ def test_a_domain_is_padded_as_its_base_type_is() -> None:
     kind = postgresql.DOMAIN("code", CHAR(3))
     found = as_array(["a  ", None], pa.string(), kind, "postgresql")
     assert found == comparable(pa.array(["a", None]), kind, "postgresql")
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "yql"])
+@pytest.mark.parametrize(
+    ("kind", "written", "large"),
+    [(DateTime(), logical("long", "timestamp-micros"), LARGE), (Date(), logical("int", "date"), 10**7)],
+)
+def test_drivers_that_take_pythons_times_get_no_others(dialect: str, kind: Any, written: Any, large: int) -> None:
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": written}]})
+    bodies = []
+    for each in (0, large, -large):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, "long", each)
+        bodies.append(out.getvalue())
+    columns = Schema((field_of("x", kind, dialect, required=False),))
+    found = Avro((schema,)).decoder(columns, max_record_bytes=2**20).decode(pa.array(bodies, pa.binary()))
+    assert len(found.table.column("x").to_pylist()) == 1
+    assert [each.index for each in found.rejects] == [1, 2]

@@ -297,13 +297,14 @@ def field_of(name: str, type_: Any, dialect: str, *, required: bool) -> Field:
         return Field(name, pa.string(), required, longest=type_.length, without_nul=dialect == "postgresql")
     if isinstance(type_, sql.DateTime):
         moment = pa.timestamp("us", tz="UTC" if getattr(type_, "timezone", False) else None)
-        if dialect != "postgresql":
-            return Field(name, moment, required)
+        if dialect != "postgresql":  # the drivers of SQLite and YDB take Python's times
+            return replace(_within_python(name, moment), required=required)
         return Field(name, moment, required, bounds=_POSTGRES_MOMENT, digits=getattr(type_, "precision", None))
     if isinstance(type_, sql.Time) and dialect != "yql" and not getattr(type_, "timezone", False):
         return Field(name, pa.time64("us"), required, digits=getattr(type_, "precision", None))
     plain = _plain(type_, dialect)
-    bounds = _POSTGRES_DATE if pt.is_date32(plain) and dialect == "postgresql" else None
+    bounds = _POSTGRES_DATE if dialect == "postgresql" else _within_python(name, plain).bounds
+    bounds = bounds if pt.is_date32(plain) else None
     return Field(name, plain, required, bounds=bounds, finite=pt.is_floating(plain) and dialect in _FINITE)
 
 
