@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from landonce.read.changes import Changes
 from landonce.read.decoding import Decoding, decoder_of
@@ -38,6 +39,13 @@ class Identities:
         schema = replace(self.schema, fields=tuple(each for each in self.schema.fields if each.name in self.key))
         with suppress(ValueError):  # keys of this format have no fields
             decoded = decoder_of(schema, self.decoding, self.key, changes)(values, records)
-            columns = [decoded.table.column(name).to_pylist() for name in self.key]
+            columns = [_comparable(decoded.table.column(name)).to_pylist() for name in self.key]
             return dict(zip(decoded.kept.tolist(), zip(*columns, strict=True), strict=True))
         return {}
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as numbers: Python knows no year beyond 9999."""
+    if not pt.is_temporal(column.type):
+        return column
+    return column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from landonce.config.convert import Convert
 from landonce.read.changes import Changes
-from landonce.read.decoding import Decoding
+from landonce.read.decoding import Decoding, conversions_of
 from landonce.read.formats.text.plain import Plain
 from landonce.read.identity import Identities
 from landonce.read.schema.fields import Field, Schema
@@ -84,3 +85,10 @@ def test_keys_without_fields_tell_nothing() -> None:
     assert of(
         Changes("debezium"), Sent(b'{"op": "c", "after": {"id": 1}}', b"9"), Sent(b"{", b"9"), decoding=decoding
     ) == [(1,), None]
+
+
+def test_a_time_that_python_does_not_know_is_a_key() -> None:
+    long_ago = Schema((Field("at", pa.timestamp("us", "UTC")),))
+    decoding = Decoding(convert=conversions_of(Convert.model_validate({"fields": {"at": {"epoch": "s"}}})))
+    found = Identities(long_ago, decoding, ("at",), Changes("upsert")).of([Sent(b'{"at": 1000000000000}')])
+    assert found == [(10**18,)]
