@@ -8,7 +8,7 @@ from pipelines import landonce
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import DoubleType, IntegerType, LongType, MapType, NestedField, StringType
+from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, StructType
 
 from landonce.local.server import free_ports
 
@@ -181,7 +181,12 @@ class TestTheTable:
         assert check(pipeline).code == 0
 
     def test_columns_that_cannot_be_filled_are_refused_by_name(self, pipeline, table, check):
-        counts = NestedField(3, "counts", MapType(20, DoubleType(), 21, LongType()), required=True)
+        counts = NestedField(
+            3,
+            "counts",
+            MapType(20, StructType(NestedField(22, "x", LongType(), required=True)), 21, LongType()),
+            required=True,
+        )
         table(Schema(ID, counts, *COORDINATES))
         said = check(pipeline, "--json")
         assert said.code == 1

@@ -172,7 +172,7 @@ UNKNOWABLE = {
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation
-        engine/transform.py:_moving  engine/transform.py:_refuse_moving
+        engine/transform.py:_moving  engine/transform.py:_refuse_moving  sinks/run.py:Run._made_usable
         engine/transform.py:widened  sinks/iceberg/spark.py:_iceberg
         sinks/iceberg/spark.py:_named
     """,
@@ -216,7 +216,7 @@ UNKNOWABLE = {
         sinks/contract.py:Sink.held
     """,
     "operators' commands alone ask for it": """
-        sinks/iceberg/marks.py:last_rows
+        sinks/iceberg/marks.py:last_rows  sinks/iceberg/commit.py:returning.build
     """,
 }
 """Why a check cannot know, or how it says it otherwise; and the functions that refuse."""

@@ -122,7 +122,7 @@ def test_what_stands_beside_a_table_is_reported(clickhouse: LocalClickHouse, new
     make(
         clickhouse,
         table,
-        "at DateTime, m Map(Float64, String) DEFAULT map()",
+        "at DateTime, m Map(Array(Int8), String) DEFAULT map()",
         rest="ORDER BY _offset TTL at + INTERVAL 1 DAY",
     )
     clickhouse.ask(f"CREATE MATERIALIZED VIEW {view} ENGINE = MergeTree ORDER BY at AS SELECT at FROM {table}")
@@ -140,7 +140,7 @@ def test_a_table_that_is_not_there(clickhouse: LocalClickHouse) -> None:
 def test_no_column_to_fill_and_columns_that_cannot_be_filled(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
     empty, odd = new_table(), new_table()
     make(clickhouse, empty, "x Int8 MATERIALIZED 1")
-    make(clickhouse, odd, "m Map(Float64, String)")
+    make(clickhouse, odd, "m Map(Array(Int8), String)")
     assert "no column to fill" in refusals(sink_for(clickhouse, empty))
     assert "m: Map" in refusals(sink_for(clickhouse, odd))
 

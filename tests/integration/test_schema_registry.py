@@ -380,7 +380,7 @@ def reasons(folder: Path) -> set[str]:
 REASONS = {
     "schema 0 is not in the registry",
     "the record goes on after the last field of its Avro schema",
-    "does not begin with the 5 bytes of confluent framing",
+    "does not begin with the 5 bytes of confluent framing; the value looks like JSON",
 }
 
 
