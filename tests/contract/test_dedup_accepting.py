@@ -156,7 +156,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
         ("sqlite", True),
         ("sqlite", False),
         pytest.param("postgresql", True, marks=pytest.mark.integration),
-        pytest.param("postgresql", False, marks=pytest.mark.integration),
+        pytest.param("postgresql", False, marks=[pytest.mark.integration, pytest.mark.long]),
     ],
     indirect=["place"],
 )

@@ -150,7 +150,7 @@ def test_expired_keys_are_gone_and_what_was_compared_before_is_not_committed(sto
     assert store.look().horizon == 5000, "never backwards"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 8), (4, 64), (8, 2), (4, 1)])
+@pytest.mark.parametrize(("before", "after"), [(4, 8), pytest.param(4, 64, marks=pytest.mark.long), (8, 2), (4, 1)])
 def test_another_number_of_shards_keeps_every_id(store: Store, before: int, after: int) -> None:
     store.make("rule", "", before, HOUR)
     for seed in range(3):

@@ -241,7 +241,7 @@ def test_back_with_rows_kept_and_forwards_again_is_as_before(pipe: Pipe, where: 
 
 @pytest.mark.parametrize(
     ("pipe", "how"),
-    [("clickhouse", "--keep-rows"), pytest.param("sqlite", "--remove-rows", marks=pytest.mark.long)],
+    [pytest.param("clickhouse", "--keep-rows", marks=pytest.mark.long), ("sqlite", "--remove-rows")],
     indirect=["pipe"],
 )
 def test_totals_with_a_filter_are_those_of_one_pass(pipe: Pipe, how: str) -> None:
@@ -683,7 +683,9 @@ def test_an_iceberg_table_goes_back_to_an_earlier_snapshot(lake: Operated) -> No
     verified(lake)
 
 
-@pytest.mark.parametrize("way", ["forwards", "stay", "back"])
+@pytest.mark.parametrize(
+    "way", [*(pytest.param(each, marks=pytest.mark.long) for each in ("forwards", "stay")), "back"]
+)
 def test_a_driver_of_an_iceberg_table_that_runs_is_fenced(lake: Operated, way: str) -> None:
     """It is about to commit a batch when the command is given."""
     document = yaml.safe_load(lake.file.read_text()) | {"batch": {"interval": "0s"}}
