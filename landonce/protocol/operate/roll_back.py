@@ -128,8 +128,7 @@ def _newest(
             return (unmarked or [each])[0], each.mark, positions, tuple(later)
         later += [*unmarked, each]
         unmarked = []
-        if positions:
-            oldest = f"the oldest one of this pipeline is of {each.at}, at {_listed(positions)}"
+        oldest = f"the oldest one of this pipeline is of {each.at}, at {_listed(positions)}"
     raise SeekRefused(
         f"no snapshot that the table still has is at or before that position: {oldest}. {older}.",
         safe="Nothing was changed.",
