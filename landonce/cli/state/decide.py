@@ -221,7 +221,7 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
 
 
 def _roll_back(target: Operations, file: Path, state: LedgerState, back: Return, *, yes: bool) -> None:
-    """Letters of what is delivered again stay where they are: a run judges their records anew."""
+    """Letters of what is delivered again stay where they are: a run judges their records again."""
     config, new = target.parts.config, back.decision.new
     handled = replay.handled_since(config.dead_letters.path, config.pipeline, back.mark.state)
     found = ((partition_of(new, Partition(topic, number), offset), offset) for topic, number, offset in handled)

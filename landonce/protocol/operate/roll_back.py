@@ -111,8 +111,8 @@ def _only_back(state: LedgerState, to: Mapping[Partition, int]) -> None:
 def _newest(
     state: LedgerState, wanted: Mapping[Partition, int], history: Iterable[PastCommit]
 ) -> tuple[PastCommit, Mark, Positions, tuple[PastCommit, ...]]:
-    """The newest commit that is not beyond the wanted position, what it says, where that is, and the later ones. One without a mark is where the one before
-    it was. Never one from before offsets meant what they mean now, nor an older one: rows of records that Kafka has no more would go."""
+    """The newest commit that is not beyond the wanted position, what it says, where that is, and the later ones. One without a mark is where
+    the one before it was. Never one from before offsets meant what they mean now, nor an older one: rows of records that Kafka has no more would go."""
     later: list[PastCommit] = []
     unmarked: list[PastCommit] = []
     oldest, older = "it has none of this pipeline", "Older ones expired, or there were none"

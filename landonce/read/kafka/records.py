@@ -64,7 +64,7 @@ class Record(Protocol):
 
 def read_headers(record: Record) -> Any:
     """What `record.headers()` gives. Kafka's client fails at a name that is not UTF-8, and the process crashes if it is asked again: such a
-    record is told to say `UNREADABLE` from now on."""
+    record says `UNREADABLE` from now on."""
     try:
         return _headers(record)
     except SystemError as error:
