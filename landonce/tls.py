@@ -45,7 +45,7 @@ _JAVAS_WORDS = {
 
 
 @dataclass(frozen=True)
-class Keys:
+class TlsKeys:
     """The keys of a pipeline file that a next step names: who may sign the server's certificate, and the client's certificate."""
 
     authority: str
@@ -97,7 +97,7 @@ def pem(path: Path | None, what: str) -> str:
 
 
 def refusal(
-    error: BaseException, server: str, host: str, keys: Keys, again: Callable[[], ssl.SSLError | None] | None = None
+    error: BaseException, server: str, host: str, keys: TlsKeys, again: Callable[[], ssl.SSLError | None] | None = None
 ) -> CertificateRefused | None:
     """What a person should read, if a certificate is the cause of the error; otherwise None. `host`: the name that was asked for. `again`
     examines a server that only ended the connection: its complaint of the client's certificate gets lost if a request is on its way."""
@@ -115,7 +115,7 @@ def refusal(
     return None
 
 
-def refusal_of_java(said: str, server: str, keys: Keys) -> CertificateRefused | None:
+def refusal_of_java(said: str, server: str, keys: TlsKeys) -> CertificateRefused | None:
     """The same for what Java says: the texts of an error and of its causes. It does not tell a certificate that is signed by itself from one
     of an unknown authority."""
     if (alert := _JAVAS_ALERT.search(said)) is not None:
@@ -127,7 +127,7 @@ def refusal_of_java(said: str, server: str, keys: Keys) -> CertificateRefused | 
     return None
 
 
-def _asks_for_client(server: str, keys: Keys) -> CertificateRefused:
+def _asks_for_client(server: str, keys: TlsKeys) -> CertificateRefused:
     return _refused(
         server,
         "the server asks for a certificate of the client, and there is none that it accepts",
@@ -135,7 +135,7 @@ def _asks_for_client(server: str, keys: Keys) -> CertificateRefused:
     )
 
 
-def _asks_for_something(server: str, keys: Keys) -> CertificateRefused:
+def _asks_for_something(server: str, keys: TlsKeys) -> CertificateRefused:
     return _refused(
         server,
         "the server ended the handshake: either it asks for a certificate of the client, and there is none that it accepts, "
@@ -171,7 +171,7 @@ def _refused(server: str, what: str, step: str) -> CertificateRefused:
     return CertificateRefused(f"{server}: {what}.", safe="Nothing was sent to it.", command=step)
 
 
-def _wrong(code: int, message: str, host: str, keys: Keys) -> tuple[str, str]:
+def _wrong(code: int, message: str, host: str, keys: TlsKeys) -> tuple[str, str]:
     renew = "renew the certificate of the server, then run again"
     name = f"name the certificate of the authority that signed it in {{file}} ({keys.authority})"
     if code == _EXPIRED:

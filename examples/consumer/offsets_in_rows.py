@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
-from landonce.consumer import Origin, Partition, Step, Stored, fenced, out_of_step
+from landonce.consumer import OffsetOrigin, OffsetStep, Partition, Stored, fenced, out_of_step
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS results (
@@ -79,7 +79,7 @@ class OffsetsInRows:
                     found[each] = taken
         return found
 
-    def save(self, group: str, steps: Mapping[Partition, Step], gathered: Gathered) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], gathered: Gathered) -> None:
         for each, step in steps.items():
             place = (group, each.topic, each.number)
             id, last = gathered.seen.get(place) or self.last(group, each)
@@ -106,7 +106,7 @@ class OffsetsInRows:
         if found is None:
             return None, Stored(None, 0, "")
         id, offset, epoch, owner, topic_id, *origin = found
-        return id, Stored(offset, epoch, owner, topic_id, Origin(*origin))
+        return id, Stored(offset, epoch, owner, topic_id, OffsetOrigin(*origin))
 
     def write(self, rows: list[list[object]], seen: Mapping[Place, int | None]) -> bool:
         """All of the rows, if each of these partitions has the last row that was seen. One statement, which commits by itself."""

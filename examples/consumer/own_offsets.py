@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from landonce.consumer import Origin, Partition, Step, Stored, fenced, out_of_step
+from landonce.consumer import OffsetOrigin, OffsetStep, Partition, Stored, fenced, out_of_step
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS offsets (
@@ -59,10 +59,10 @@ class OwnOffsets:
                     continue
                 connection.execute(FENCE, (uuid.uuid4().hex, *key))
                 offset, epoch, owner, topic_id, *origin = connection.execute(READ, key).fetchone()
-                found[each] = Stored(offset, epoch, owner, topic_id, Origin(*origin))
+                found[each] = Stored(offset, epoch, owner, topic_id, OffsetOrigin(*origin))
             return found
 
-    def save(self, group: str, steps: Mapping[Partition, Step], connection: sqlite3.Connection) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], connection: sqlite3.Connection) -> None:
         """Compares fence and offset, in the transaction that holds the results. What it raises rolls that back."""
         for each, step in steps.items():
             key = (group, each.topic, each.number)
@@ -80,6 +80,8 @@ class OwnOffsets:
             for each, offset in offsets.items():
                 connection.execute(MOVE, (offset, "", "", None, "", group, each.topic, each.number))
 
-    def is_ours(self, connection: sqlite3.Connection, group: str, partition: Partition, fence: Stored | Step) -> bool:
+    def is_ours(
+        self, connection: sqlite3.Connection, group: str, partition: Partition, fence: Stored | OffsetStep
+    ) -> bool:
         row = connection.execute(READ, (group, partition.topic, partition.number)).fetchone()
         return row is not None and row[1:3] == (fence.epoch, fence.owner)

@@ -12,7 +12,7 @@ This package needs neither Spark nor Arrow: it imports only confluent-kafka and 
 """
 
 from landonce.consumer.kafka import KafkaOffsets, KafkaTransaction
-from landonce.consumer.offsets import OffsetHandler, Origin, Step, Stored, fenced, out_of_step
+from landonce.consumer.offsets import OffsetHandler, OffsetOrigin, OffsetStep, Stored, fenced, out_of_step
 from landonce.consumer.sql import SqlOffsets
 from landonce.consumer.store import OffsetStore
 from landonce.errors import Fenced, OffsetOutOfStep, OffsetsNotSaved, OffsetStoreExpired, TransactionUnsettled
@@ -23,14 +23,14 @@ __all__ = [
     "KafkaOffsets",
     "KafkaTransaction",
     "OffsetHandler",
+    "OffsetOrigin",
     "OffsetOutOfStep",
+    "OffsetStep",
     "OffsetStore",
     "OffsetStoreExpired",
     "OffsetsNotSaved",
-    "Origin",
     "Partition",
     "SqlOffsets",
-    "Step",
     "Stored",
     "TransactionUnsettled",
     "fenced",

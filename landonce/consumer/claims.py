@@ -18,7 +18,16 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from landonce.clock import now
-from landonce.consumer.offsets import Holding, OffsetHandler, Step, Stored, came_back, in_doubt, origin_of, unsettled
+from landonce.consumer.offsets import (
+    Holding,
+    OffsetHandler,
+    OffsetStep,
+    Stored,
+    came_back,
+    in_doubt,
+    origin_of,
+    unsettled,
+)
 from landonce.consumer.options import ConsumerSettings, Start
 from landonce.errors import (
     Halt,
@@ -279,7 +288,9 @@ class Claims:
             # Store the start before anything is read: after a crash, `latest` must not mean a later offset.
             mine = origin_of(self._consumer.consumer_group_metadata())
             steps = {
-                each: Step(None, starts[each], stored[each].epoch, stored[each].owner, extents[each].topic_id, mine)
+                each: OffsetStep(
+                    None, starts[each], stored[each].epoch, stored[each].owner, extents[each].topic_id, mine
+                )
                 for each in new
             }
             with self._handler.transaction() as transaction:

@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from landonce.consumer.offsets import Origin, Step, Stored, fenced, forgotten, place
+from landonce.consumer.offsets import OffsetOrigin, OffsetStep, Stored, fenced, forgotten, place
 from landonce.errors import ConfigError, LedgerUnavailable, SourceUnavailable
 from landonce.protocol.ranges import Partition
 from landonce.read.kafka.broker import known_offset
@@ -31,7 +31,7 @@ _PATIENCE = 90.0
 """Seconds. Longer than a transaction may stay open by default (60): a stopped consumer's blocks readers."""
 _PAUSE = 0.2
 _QUIET = {"log_level": 2}
-_ORIGIN = frozenset(each.name for each in fields(Origin))
+_ORIGIN = frozenset(each.name for each in fields(OffsetOrigin))
 """What this landonce knows of an origin; a newer one may store more."""
 _TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20)}
 """Kafka never compacts the last segment, and every assignment reads it: the default size is a gigabyte."""
@@ -144,7 +144,7 @@ class KafkaOffsets:
         found = self._read()
         return {each: _stored(found.get(_key(group, each)), self._owners[each]) for each in wanted}
 
-    def save(self, group: str, steps: Mapping[Partition, Step], transaction: KafkaTransaction) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], transaction: KafkaTransaction) -> None:
         for partition, step in steps.items():
             if self._owners.get(partition) != step.owner:
                 raise fenced(partition)
@@ -278,7 +278,7 @@ def _stored(value: dict[str, Any] | None, owner: str) -> Stored:
     if value is None:
         return Stored(None, 1, owner)
     known = {name: each for name, each in value.get("origin", {}).items() if name in _ORIGIN}
-    return Stored(value["offset"], value["epoch"] + 1, owner, value["topic_id"], Origin(**known))
+    return Stored(value["offset"], value["epoch"] + 1, owner, value["topic_id"], OffsetOrigin(**known))
 
 
 def _unavailable(error: KafkaException) -> LedgerUnavailable:

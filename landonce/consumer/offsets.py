@@ -24,7 +24,7 @@ _ROLL_BACK = "Nothing of this transaction may be committed: roll it back."
 
 
 @dataclass(frozen=True)
-class Origin:
+class OffsetOrigin:
     """Who saved an offset. For people and for programs that read it back: the store decides nothing by it."""
 
     member: str = ""
@@ -35,7 +35,7 @@ class Origin:
     """The text that was given to `save`."""
 
 
-NOBODY = Origin()
+NOBODY = OffsetOrigin()
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Stored:
     epoch: int
     owner: str
     topic_id: str = ""
-    origin: Origin = NOBODY
-    """What the `Step` of the offset said. `reset` leaves none."""
+    origin: OffsetOrigin = NOBODY
+    """What the `OffsetStep` of the offset said. `reset` leaves none."""
 
 
 @dataclass(frozen=True)
-class Step:
+class OffsetStep:
     """Moves one partition from `previous` (None: nothing was stored) to `offset`, under the fence of its `load`."""
 
     previous: int | None
@@ -59,7 +59,7 @@ class Step:
     epoch: int
     owner: str
     topic_id: str
-    origin: Origin = NOBODY
+    origin: OffsetOrigin = NOBODY
 
 
 @runtime_checkable
@@ -77,7 +77,7 @@ class OffsetHandler(Protocol):
         With `held`, partitions whose fence is no longer the held one are not changed and not returned.
         """
 
-    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Any) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], transaction: Any) -> None:
         """Saves inside the user's transaction; raises `Fenced` or `OffsetOutOfStep` if fence or `previous` differ."""
 
     def transaction(self) -> AbstractContextManager[Any]:
@@ -98,9 +98,9 @@ class Holding:
     """Given out by `poll` and `consume`."""
     pending: int | None = None
     """Saved in a transaction that has not ended yet."""
-    origin: Origin = NOBODY
+    origin: OffsetOrigin = NOBODY
     """Of `saved`."""
-    pending_origin: Origin = NOBODY
+    pending_origin: OffsetOrigin = NOBODY
 
     @property
     def unsettled(self) -> bool:
@@ -111,7 +111,7 @@ class Holding:
         """Whether records were given out that are not known to be saved."""
         return self.given > self.saved
 
-    def step(self, partition: Partition, offset: int, origin: Origin = NOBODY) -> Step:
+    def step(self, partition: Partition, offset: int, origin: OffsetOrigin = NOBODY) -> OffsetStep:
         """The save to `offset`, or the error that says why it is not allowed."""
         before = self.saved if self.pending is None else self.pending
         if offset <= before:
@@ -121,9 +121,9 @@ class Holding:
                 f"{partition}: offset {offset} was to be saved, and the store has only given out records below "
                 f"{self.given}. Save only records that come from the store's own `poll` and `consume`."
             )
-        return Step(before, offset, self.fence.epoch, self.fence.owner, self.fence.topic_id, origin)
+        return OffsetStep(before, offset, self.fence.epoch, self.fence.owner, self.fence.topic_id, origin)
 
-    def save(self, offset: int, origin: Origin = NOBODY) -> Holding:
+    def save(self, offset: int, origin: OffsetOrigin = NOBODY) -> Holding:
         return replace(self, pending=offset, pending_origin=origin)
 
     def commit(self) -> Holding:
@@ -142,7 +142,7 @@ class Holding:
         return replace(self, given=(messages[-1].offset() or 0) + 1), messages
 
 
-def origin_of(group_metadata: bytes | None, metadata: str = "") -> Origin:
+def origin_of(group_metadata: bytes | None, metadata: str = "") -> OffsetOrigin:
     """Member and generation from what librdkafka says of a consumer in its group:
 
     CGMDv2: | generation, 4 bytes in the machine's order | group | 0 | member | 0 | …
@@ -152,8 +152,10 @@ def origin_of(group_metadata: bytes | None, metadata: str = "") -> Origin:
     magic, rest = (group_metadata or b"")[: len(_MAGIC)], (group_metadata or b"")[len(_MAGIC) :]
     names = rest[4:].split(b"\0")
     if magic != _MAGIC or len(names) < 3:
-        return Origin(metadata=metadata)
-    return Origin(names[1].decode(errors="replace"), int.from_bytes(rest[:4], sys.byteorder, signed=True), metadata)
+        return OffsetOrigin(metadata=metadata)
+    return OffsetOrigin(
+        names[1].decode(errors="replace"), int.from_bytes(rest[:4], sys.byteorder, signed=True), metadata
+    )
 
 
 def place(message: Message) -> Partition:
@@ -249,7 +251,7 @@ def fenced(*partitions: Partition) -> Fenced:
     )
 
 
-def out_of_step(partition: Partition, found: int | None, step: Step) -> OffsetOutOfStep:
+def out_of_step(partition: Partition, found: int | None, step: OffsetStep) -> OffsetOutOfStep:
     return OffsetOutOfStep(
         f"{partition}: offset {step.offset} should follow {step.previous}, but the stored offset is {found}: a "
         "transaction was reported as committed and was not, or somebody else changed the offset.",

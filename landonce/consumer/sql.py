@@ -49,7 +49,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from landonce.consumer.offsets import NOBODY, Origin, Step, Stored, fenced, out_of_step
+from landonce.consumer.offsets import NOBODY, OffsetOrigin, OffsetStep, Stored, fenced, out_of_step
 from landonce.errors import ConfigError, LedgerUnavailable, TransactionUnsettled
 from landonce.ledger.database import first_line
 from landonce.ledger.names import quoted
@@ -125,7 +125,7 @@ class SqlOffsets:
         self._widen()
 
     def _widen(self) -> None:
-        """A table of 0.1 lacks the columns of an `Origin`. Its consumers may go on beside this one."""
+        """A table of 0.1 lacks the columns of an `OffsetOrigin`. Its consumers may go on beside this one."""
         for column in self._lacking():
             kind = column.type.compile(self._engine.dialect)
             table = quoted(self._engine.dialect, *filter(None, (self._table.schema, self._table.name)))
@@ -162,7 +162,7 @@ class SqlOffsets:
     ) -> dict[Partition, Stored]:
         return self._patiently(lambda connection: self._take(connection, group, partitions, held))
 
-    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Any) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], transaction: Any) -> None:
         """`transaction`: a connection or session of SQLAlchemy (of an async one, what `run_sync` gives), or a plain connection of the
         engine's driver."""
         connection = self._connection(transaction)
@@ -224,11 +224,13 @@ class SqlOffsets:
                 connection.execute(insert_new(self._table, connection.dialect.name), new)
                 connection.execute(fence)
             found = connection.execute(select(self._table).where(here).with_for_update()).one()
-            origin = Origin(found.member or "", found.generation, found.metadata or "")
+            origin = OffsetOrigin(found.member or "", found.generation, found.metadata or "")
             taken[partition] = Stored(found.next_offset, found.epoch, found.owner, found.topic_id, origin)
         return taken
 
-    def _move(self, connection: Connection | PlainConnection, group: str, partition: Partition, step: Step) -> int:
+    def _move(
+        self, connection: Connection | PlainConnection, group: str, partition: Partition, step: OffsetStep
+    ) -> int:
         row = self._table.c
         move = (
             update(self._table)
@@ -249,7 +251,7 @@ class SqlOffsets:
             raise
 
     def _refusal(
-        self, connection: Connection | PlainConnection, group: str, partition: Partition, step: Step
+        self, connection: Connection | PlainConnection, group: str, partition: Partition, step: OffsetStep
     ) -> Exception:
         """Reads with a lock, which sees what is committed now, as the UPDATE does."""
         here = select(self._table).where(self._key(group, partition))
@@ -262,7 +264,7 @@ class SqlOffsets:
             return fenced(partition)
         return out_of_step(partition, found.next_offset, step)
 
-    def _fence_moved(self, group: str, partition: Partition, step: Step) -> bool:
+    def _fence_moved(self, group: str, partition: Partition, step: OffsetStep) -> bool:
         """Uses another connection: after an error the user's transaction may not answer."""
         try:
             with self._engine.connect() as connection:

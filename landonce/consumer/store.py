@@ -26,7 +26,7 @@ from landonce.consumer.claims import BrokerTopics, Claims, named
 from landonce.consumer.offsets import (
     Holding,
     OffsetHandler,
-    Origin,
+    OffsetOrigin,
     committed_without,
     forgotten,
     next_offsets,
@@ -153,7 +153,7 @@ class OffsetStore:
         """The held partitions, each with the next offset after the saved ones."""
         return {each: holding.saved for each, holding in self._claims.held.items()}
 
-    def origins(self) -> dict[Partition, Origin]:
+    def origins(self) -> dict[Partition, OffsetOrigin]:
         """The held partitions, each with who saved its offset last, and the text that was given then."""
         return {each: holding.origin for each, holding in self._claims.held.items()}
 

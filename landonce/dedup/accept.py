@@ -25,7 +25,7 @@ from landonce.dedup.rule import KeyRule
 from landonce.dedup.runs import KEY_BYTES
 from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
 from landonce.errors import ConfigError, KeyRuleChanged, TableReshaped
-from landonce.protocol.dedup import ORPHANED, Run, expired, may_remove
+from landonce.protocol.dedup import ORPHANED, ListedRun, expired, may_remove
 from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.own_ledger import OwnView
@@ -235,7 +235,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         self.copies = self.seen_again = 0
         """Of the batches that this run committed."""
         self._table = sink.open_table()
-        self._expired: list[Run] = []
+        self._expired: list[ListedRun] = []
         """Nothing lists them any more, and their bytes are to be removed."""
         self._clean_after = self._sweep_after = 0.0
         self._swept = 0
@@ -356,7 +356,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         del self._expired[: len(some)]
         return len(some)
 
-    def _forget_runs(self, runs: Sequence[Run]) -> None:
+    def _forget_runs(self, runs: Sequence[ListedRun]) -> None:
         """In the store, and in the files of this machine. Other machines remove what they do not use for a day."""
         self.store.forget_runs(runs)
         if runs:

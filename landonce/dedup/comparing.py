@@ -40,16 +40,16 @@ from landonce.dedup.runs import (
     sort_ids,
 )
 from landonce.dedup.scratch import Scratch, remove_old_stores, scratch_folder
-from landonce.dedup.store import Shard, Store, StorePlace
+from landonce.dedup.store import ShardRuns, Store, StorePlace
 from landonce.errors import RunGone, TargetUnavailable
 from landonce.failpoints import reach
-from landonce.protocol.dedup import Run, Terms, bucket_of, has_turn, is_late, merge_due, merged_level
+from landonce.protocol.dedup import ListedRun, Terms, bucket_of, has_turn, is_late, merge_due, merged_level
 from landonce.protocol.ranges import Partition, label_of, topics_of
 from landonce.protocol.receipt import BlockResult, Fate, FileHandle, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoding import Decode, decode_by
 from landonce.read.formats import Decoded, Reject
-from landonce.read.kafka.records import Record, last_headers, read_headers
+from landonce.read.kafka.records import KafkaMessage, last_headers, read_headers
 from landonce.read.schema.fields import Schema
 from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, ExchangingRecipe, Parts, Refuse
@@ -136,8 +136,8 @@ class JoinedShards:
     terms: Terms
     """What the records were split and judged by."""
     seen: dict[int, int] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-    merged: list[Run] = field(default_factory=list)
+    runs: list[ListedRun] = field(default_factory=list)
+    merged: list[ListedRun] = field(default_factory=list)
     blocks: dict[int, Judged] = field(default_factory=dict)
     copies: list[pa.Table] = field(default_factory=list)
 
@@ -238,7 +238,7 @@ class AcceptWorker(BlockWorker):
         decode = decode_by(self.recipe.source, self.recipe.decoding)
         return Reader.of_one(EVENTS, partial(self._decode, decode))
 
-    def _decode(self, decode: Decode, values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+    def _decode(self, decode: Decode, values: pa.BinaryArray, messages: Sequence[KafkaMessage]) -> Decoded:
         """Ids and payloads. A record that the target could not take is rejected here, before its key is taken: when the producer sends it
         again, corrected, it must not count as a copy."""
         recipe, rule = self.recipe, self.recipe.rule
@@ -383,7 +383,7 @@ def _places(rows: pa.Table) -> tuple[tuple[LabelledPartition, ...], npt.NDArray[
     return tuple(places), place
 
 
-_GONE = Shard(-1, ())
+_GONE = ShardRuns(-1, ())
 """A shard that somebody joined with another one. The commit finds another number of shards, and the batch is compared again."""
 
 
@@ -415,7 +415,7 @@ class Joining:
         reach("joined.after")
         return found
 
-    def _judge(self, shares: list[Share], shard: Shard, found: JoinedShards) -> Keys:
+    def _judge(self, shares: list[Share], shard: ShardRuns, found: JoinedShards) -> Keys:
         """Judges the records of one shard, and gives the new ids."""
         hi, lo = (np.concatenate([getattr(each, name) for each in shares]) for name in ("hi", "lo"))
         places = sorted({place for each in shares for place in each.places})
@@ -458,7 +458,7 @@ class Joining:
             )
         return Keys(hi[new], lo[new], of_group[new])
 
-    def _merge(self, number: int, shard: Shard, found: JoinedShards) -> None:
+    def _merge(self, number: int, shard: ShardRuns, found: JoinedShards) -> None:
         """Merges runs where that is due."""
         turn = has_turn(number, version=shard.version, shards=self.recipe.shards)
         if due := merge_due(shard.runs, turn=turn):
@@ -466,12 +466,12 @@ class Joining:
             found.runs += self.store.put_runs([self._encoded(number, merged_level(due), due[0].bucket, merged.keys)])
             found.merged += due
 
-    def _open(self, run: Run) -> Keys:
+    def _open(self, run: ListedRun) -> Keys:
         return scratch_of(self.recipe.lineage, self.recipe.cache).open(run, lambda: self.store.run_segments(run))
 
-    def _encoded(self, shard: int, level: int, bucket: int, keys: Keys) -> tuple[Run, list[Segment]]:
+    def _encoded(self, shard: int, level: int, bucket: int, keys: Keys) -> tuple[ListedRun, list[Segment]]:
         segments = encode(keys)
-        return Run("", shard, level, bucket, len(keys.hi), len(segments), digest_of(keys)), segments
+        return ListedRun("", shard, level, bucket, len(keys.hi), len(segments), digest_of(keys)), segments
 
 
 @lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ from landonce.dedup.tables import (
 from landonce.errors import StoreDamaged, TargetUnavailable
 from landonce.failpoints import reach
 from landonce.ledger.database import Database
-from landonce.protocol.dedup import ORPHANED, Run, keeps_stored
+from landonce.protocol.dedup import ORPHANED, ListedRun, keeps_stored
 from landonce.protocol.ranges import Partition
 
 Answer = TypeVar("Answer")
@@ -111,14 +111,14 @@ class Contents:
 
     # Keys.
 
-    def put_run(self, run: Run, segments: Sequence[Segment]) -> Run:
+    def put_run(self, run: ListedRun, segments: Sequence[Segment]) -> ListedRun:
         """Writes the bytes of a run, under a name of its own. It counts once a commit lists it."""
         return self.put_runs([(run, segments)])[0]
 
-    def put_runs(self, runs: Sequence[tuple[Run, Sequence[Segment]]]) -> list[Run]:
+    def put_runs(self, runs: Sequence[tuple[ListedRun, Sequence[Segment]]]) -> list[ListedRun]:
         """Like `put_run`, in few transactions."""
 
-        def attempt() -> list[Run]:
+        def attempt() -> list[ListedRun]:
             named = [(replace(run, run=uuid.uuid4().hex, segments=len(segments)), segments) for run, segments in runs]
             self._put(
                 run_bytes,
@@ -132,13 +132,13 @@ class Contents:
 
         return self._patiently(attempt)
 
-    def run_segments(self, run: Run) -> list[Segment]:
+    def run_segments(self, run: ListedRun) -> list[Segment]:
         """The bytes of a run. A run that is not listed any more may be gone: then there are fewer segments than it has."""
         wanted = select(run_bytes).where(run_bytes.c.run == run.run).order_by(run_bytes.c.segment)
         rows: Any = self._scan(lambda connection: connection.execute(wanted).all())
         return [Segment(row.ids, row.first_seen) for row in rows]
 
-    def forget_runs(self, runs: Iterable[Run]) -> None:
+    def forget_runs(self, runs: Iterable[ListedRun]) -> None:
         """Removes the bytes of runs that are not listed any more, some at a time. Who still reads one lists the runs again."""
         self._forget(run_bytes.c.run, [(run.run, run.rows * KEY_BYTES) for run in runs])
 

@@ -19,7 +19,7 @@ from landonce.errors import TableUnfit
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.block import ReadBlock, Rejected
-from landonce.read.kafka.records import Record, read_headers
+from landonce.read.kafka.records import KafkaMessage, read_headers
 
 VERSION = 2
 _READ = (1, VERSION)
@@ -113,7 +113,7 @@ def _partitions(listed: list[list[Any]]) -> dict[Partition, int]:
     return {Partition(topic, number): value for topic, number, value in listed}
 
 
-def _rejected(each: Rejected, record: Record | None) -> list[Any]:
+def _rejected(each: Rejected, record: KafkaMessage | None) -> list[Any]:
     known, why = None, Reason.of(each.reason)
     if record is not None:
         found = read_headers(record) or ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from landonce.config.dedup import Dedup
 from landonce.dedup.runs import KEY_BYTES
 from landonce.dedup.store import Recent, Scope
-from landonce.protocol.dedup import Run, bucket_seconds
+from landonce.protocol.dedup import ListedRun, bucket_seconds
 
 DAY = 86_400
 SPANS = (600, 3600, DAY)
@@ -39,7 +39,7 @@ class Growth:
 
 
 def growth(
-    scope: Scope, runs: Sequence[Run], recent: Recent | None, dedup: Dedup, now: float, event_bytes: float = 0.0
+    scope: Scope, runs: Sequence[ListedRun], recent: Recent | None, dedup: Dedup, now: float, event_bytes: float = 0.0
 ) -> Growth | None:
     """By what was accepted in the last day; by the newest bucket of keys, if events are removed once they are sent. None: nothing tells.
 

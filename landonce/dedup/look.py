@@ -26,7 +26,7 @@ from landonce.dedup.runs import look_up, place_of, shard_of
 from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.dedup.tables import NEW
 from landonce.errors import ConfigError, Halt, NothingToDo, RunGone, TargetUnavailable, Transient
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 from landonce.protocol.ranges import NO_END, Partition, Range
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.record_columns import BYTES
@@ -382,7 +382,7 @@ class Stats:
     place: str
     name: str
     scope: Scope
-    runs: tuple[Run, ...]
+    runs: tuple[ListedRun, ...]
     partitions: tuple[WaitingEvents, ...]
     blocks: Mapping[str, tuple[int, int]]
     """By status: how many, and how many events they hold."""

@@ -40,7 +40,7 @@ from landonce.engine import dead_letters
 from landonce.errors import Fenced, NothingToDo, PlanPending, RetentionOverrun, RunGone, StoreBehind, TableUnfit
 from landonce.failpoints import reach
 from landonce.protocol.block_rows import landed
-from landonce.protocol.dedup import Run, behind, bucket_of
+from landonce.protocol.dedup import ListedRun, behind, bucket_of
 from landonce.protocol.ledger import LedgerState, Note, Position, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
@@ -79,7 +79,7 @@ class FoundPartition:
 
 
 @dataclass(frozen=True)
-class Judged:
+class TopicRecords:
     """Records of the topics, by id."""
 
     hi: npt.NDArray[np.uint64]
@@ -355,7 +355,7 @@ def _records(kept: Kept, partition: Partition, first: int, end: int) -> Iterator
         )
 
 
-def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tuple[Judged, list[Offsets]]:
+def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tuple[TopicRecords, list[Offsets]]:
     """The ids of all records of the topics up to where accepting goes on; and what the target holds of records that the topics lack."""
     rule, source = kept.rule, kept.source
     ids, whole = (
@@ -363,7 +363,7 @@ def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tu
         decoder_of(source, kept.parts.decoding),
     )
     letters = _letters(kept)
-    parts: list[Judged] = []
+    parts: list[TopicRecords] = []
     unseen: list[Offsets] = []
     for place, each in enumerate(found):
         below, ranges = settled.get(each.partition, (0, ()))
@@ -383,7 +383,7 @@ def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tu
                 is_open &= fit
             mine = (held & made.valid) | is_open
             parts.append(
-                Judged(
+                TopicRecords(
                     made.hi[mine],
                     made.lo[mine],
                     np.full(int(mine.sum()), place, np.int64),
@@ -407,16 +407,16 @@ def _letters(kept: Kept) -> dict[Partition, Offsets]:
     return {partition: np.array(offsets, np.int64) for partition, offsets in found.items()}
 
 
-def _joined(parts: list[Judged]) -> Judged:
+def _joined(parts: list[TopicRecords]) -> TopicRecords:
     if not parts:
         empty, none = np.empty(0, np.uint64), np.empty(0, np.bool_)
-        return Judged(empty, empty, _EMPTY, _EMPTY, _EMPTY, none, none)
+        return TopicRecords(empty, empty, _EMPTY, _EMPTY, _EMPTY, none, none)
     names = ("hi", "lo", "place", "offset", "timestamp", "held", "open")
-    return Judged(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
+    return TopicRecords(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 
 
 def _without_key(
-    kept: Kept, found: tuple[FoundPartition, ...], unseen: list[Offsets], runs: tuple[Run, ...]
+    kept: Kept, found: tuple[FoundPartition, ...], unseen: list[Offsets], runs: tuple[ListedRun, ...]
 ) -> list[Offsets]:
     """Those of these offsets of whose records a restored store has no key."""
     known = Known.of(kept.store, list(runs))
@@ -426,8 +426,8 @@ def _without_key(
 
 
 def _from_columns(
-    kept: Kept, held: Held, found: tuple[FoundPartition, ...], unseen: list[Offsets], judged: Judged
-) -> tuple[list[Judged], int]:
+    kept: Kept, held: Held, found: tuple[FoundPartition, ...], unseen: list[Offsets], judged: TopicRecords
+) -> tuple[list[TopicRecords], int]:
     """The ids of rows whose records the topics lack, from the table's columns; and how many have none."""
     count = sum(map(len, unseen))
     rule = kept.rule
@@ -439,7 +439,7 @@ def _from_columns(
         return [], count
     sure = all(each.kind in _SURE for each in fields)
     names = sorted({each.path[0] for each in fields})
-    made: list[Judged] = []
+    made: list[TopicRecords] = []
     for place, (each, offsets) in enumerate(zip(found, unseen, strict=True)):
         if not len(offsets):
             continue
@@ -458,11 +458,13 @@ def _from_columns(
             continue
         new = np.isin(some.offset, offsets)
         count -= int(new.sum())
-        made.append(Judged(*(getattr(some, name)[new] for name in Judged.__dataclass_fields__)))
+        made.append(TopicRecords(*(getattr(some, name)[new] for name in TopicRecords.__dataclass_fields__)))
     return made, count
 
 
-def _column_ids(kept: Kept, held: Held, each: FoundPartition, place: int, wanted: Offsets, names: list[str]) -> Judged:
+def _column_ids(
+    kept: Kept, held: Held, each: FoundPartition, place: int, wanted: Offsets, names: list[str]
+) -> TopicRecords:
     types = {one.name: one.type for one in kept.source.fields}
     tables = []
     for piece in held.values().read(each.label, int(wanted[0]), int(wanted[-1]) + 1, names):
@@ -481,7 +483,7 @@ def _column_ids(kept: Kept, held: Held, each: FoundPartition, place: int, wanted
     good = np.ones(len(offsets), np.bool_)
     good[list(ids.rejects)] = False
     count = int(good.sum())
-    return Judged(
+    return TopicRecords(
         ids.hi[good],
         ids.lo[good],
         np.full(count, place, np.int64),
@@ -493,7 +495,7 @@ def _column_ids(kept: Kept, held: Held, each: FoundPartition, place: int, wanted
 
 
 def _judge(
-    kept: Kept, found: tuple[FoundPartition, ...], all_: Judged, runs: tuple[Any, ...]
+    kept: Kept, found: tuple[FoundPartition, ...], all_: TopicRecords, runs: tuple[Any, ...]
 ) -> tuple[Keys, dict[Partition, Offsets]]:
     """One key per id, and the events that are in neither place. Of an event that a restored store knows, only the record from which it was
     accepted may be missing."""

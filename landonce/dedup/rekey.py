@@ -33,9 +33,9 @@ from landonce.dedup.runs import (
     sort_ids,
     split,
 )
-from landonce.dedup.store import Replacement, Scope, Shard, Store
+from landonce.dedup.store import Replacement, Scope, ShardRuns, Store
 from landonce.errors import Fenced, NothingToDo, StoreDamaged
-from landonce.protocol.dedup import MOST_KEYS, Run, bucket_of, has_expired
+from landonce.protocol.dedup import MOST_KEYS, ListedRun, bucket_of, has_expired
 from landonce.protocol.ledger import Note, taken
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import NO_END, Partition, Range
@@ -51,7 +51,7 @@ class Rekeying:
     """The new keys, and what a person must know before they count."""
 
     scope: Scope
-    shards: dict[int, Shard]
+    shards: dict[int, ShardRuns]
     rule: KeyRule
     marks: dict[str, Mark]
     buckets: dict[int, Keys]
@@ -214,14 +214,16 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def written(store: Store, keys: Keys, bucket: int, shards: int, before: Iterable[Run]) -> Iterator[Run]:
+def written(store: Store, keys: Keys, bucket: int, shards: int, before: Iterable[ListedRun]) -> Iterator[ListedRun]:
     """Stores keys of one bucket as runs. They have the level of the largest old ones, so that they are not merged at once."""
     level = max((run.level for run in before), default=0)
     for shard, mine in split(keys, shards).items():
         for first in range(0, len(mine.hi), MOST_KEYS):
             part = mine.only(slice(first, first + MOST_KEYS))
             segments = encode(part)
-            yield store.put_run(Run("", shard, level, bucket, len(part.hi), len(segments), digest_of(part)), segments)
+            yield store.put_run(
+                ListedRun("", shard, level, bucket, len(part.hi), len(segments), digest_of(part)), segments
+            )
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ class Known:
         return len(self.first_seen)
 
     @staticmethod
-    def of(store: Store, runs: list[Run]) -> Known:
+    def of(store: Store, runs: list[ListedRun]) -> Known:
         opened = [store.keys_of(run).first_seen for run in runs]
         seen = np.concatenate([np.empty(0, FIRST_SEEN), *opened])
         bucket = np.concatenate([np.empty(0, np.int64), *(np.full(run.rows, run.bucket, np.int64) for run in runs)])

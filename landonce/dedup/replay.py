@@ -42,7 +42,7 @@ from landonce.engine.observe import Observer
 from landonce.engine.pipeline import for_letters, land_letters, refuse_replay
 from landonce.engine.replay import Entry, LetterRecord, Replay
 from landonce.errors import ReplayRefused, RunGone, TargetUnavailable
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 from landonce.protocol.ledger import taken
 from landonce.protocol.ranges import Partition
 from landonce.read.decoding import decoder_of
@@ -100,7 +100,7 @@ class AcceptedEvents:
         same = (mine["place"] == seen["place"]) & (mine["offset"] == seen["offset"]) & found.valid[known]
         return {found.places[at] for at in known[same].tolist()}
 
-    def _run(self, run: Run, lineage: str) -> Keys:
+    def _run(self, run: ListedRun, lineage: str) -> Keys:
         try:
             return scratch_of(lineage, self.kept.dedup.cache).open(run, lambda: self.kept.store.run_segments(run))
         except RunGone as gone:  # another pipeline of the scope merged it

@@ -12,7 +12,7 @@ from dataclasses import replace
 from landonce.dedup.runs import decode, digest_of, encode, split
 from landonce.dedup.store import Store
 from landonce.errors import StoreDamaged
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 
 
 def reshard(store: Store, shards: int) -> None:
@@ -20,7 +20,7 @@ def reshard(store: Store, shards: int) -> None:
 
     Others may commit, expire keys or change the shards meanwhile: then it looks again. A run is split once, so it catches up.
     """
-    made: dict[tuple[str, int], list[Run]] = {}
+    made: dict[tuple[str, int], list[ListedRun]] = {}
     kept: set[str] = set()
     while (scope := store.look()) is not None and scope.shards != shards:
         before = store.shards(range(scope.shards))
@@ -43,7 +43,7 @@ def reshard(store: Store, shards: int) -> None:
     )
 
 
-def _resharded(store: Store, run: Run, before: int, after: int) -> list[Run]:
+def _resharded(store: Store, run: ListedRun, before: int, after: int) -> list[ListedRun]:
     if after <= before:
         return [replace(run, shard=run.shard * after // before)]
     parts = split(decode(run, store.run_segments(run)), after)

@@ -21,7 +21,17 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.decoding import Decoding
 from landonce.read.formats import RecordType
 from landonce.read.record_columns import record_fields
-from landonce.read.schema.fields import ANY_RECORD, Path, Place, Rule, Schema, by_record_name, folded, is_uuid, spelled
+from landonce.read.schema.fields import (
+    ANY_RECORD,
+    ConversionRule,
+    Path,
+    Place,
+    Schema,
+    by_record_name,
+    folded,
+    is_uuid,
+    spelled,
+)
 from landonce.sinks.audit import RowRecipe
 
 FORMAT = 1
@@ -270,7 +280,9 @@ def _reading(rule: KeyRule, decoding: Decoding) -> str:
     """The conversions of the key's fields, and how the format writes them. Empty for strict JSON."""
     format_, paths = decoding.format, sorted(".".join(each.path) for each in rule.columns if each.kind in _CLASSES)
     rules = [(path, decoding.convert.of(path)) for path in paths]
-    converted = [[path, each.epoch, each.empty_is_null] for path, each in rules if each is not None and each != Rule()]
+    converted = [
+        [path, each.epoch, each.empty_is_null] for path, each in rules if each is not None and each != ConversionRule()
+    ]
     written = list(format_.keyed_by())
     return json.dumps([written, converted]) if written or converted else ""
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from landonce.errors import StoreDamaged
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 
 Halves = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
@@ -198,7 +198,7 @@ def digest_of(keys: Keys) -> str:
     return digest.hexdigest()
 
 
-def decode(run: Run, segments: Iterable[Segment]) -> Keys:
+def decode(run: ListedRun, segments: Iterable[Segment]) -> Keys:
     """The run that was encoded. Raises `StoreDamaged` if a byte differs."""
     given = list(segments)
     halves = [np.frombuffer(each.ids, _HALF).reshape(2, -1) for each in given if len(each.ids) % 16 == 0]
@@ -217,7 +217,7 @@ def _bytes(column: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(column, wire).view(np.uint8).data
 
 
-def damaged(run: Run) -> StoreDamaged:
+def damaged(run: ListedRun) -> StoreDamaged:
     return StoreDamaged(
         f"The run {run.run} of shard {run.shard} in the deduplication store does not match its digest.",
         safe="No event was accepted or refused by it.",

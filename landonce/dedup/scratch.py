@@ -17,7 +17,7 @@ import numpy as np
 from landonce.config.dedup import MOST_CACHED
 from landonce.dedup.runs import FIRST_SEEN, KEY_BYTES, Keys, Segment, damaged, digest_of
 from landonce.errors import ConfigError, RunGone
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 
 _STALE_S = 600
 """The age in seconds at which a temporary file is taken for that of a killed process, and removed."""
@@ -68,7 +68,7 @@ class Scratch:
         """Since files were removed last."""
         self._sweep_after = 0.0
 
-    def open(self, run: Run, fetch: Callable[[], Iterable[Segment]]) -> Keys:
+    def open(self, run: ListedRun, fetch: Callable[[], Iterable[Segment]]) -> Keys:
         """The run, mapped. The digest of its file is checked once per process; a damaged file is fetched again.
 
         Raises `RunGone` if the store no longer has the run, and `StoreDamaged` if the store's bytes are wrong twice.
@@ -79,17 +79,17 @@ class Scratch:
             raise damaged(run)
         return keys
 
-    def remove(self, runs: Iterable[Run]) -> None:
+    def remove(self, runs: Iterable[ListedRun]) -> None:
         """Removes the files of runs that were merged or have expired. Processes that have them mapped keep them."""
         for run in runs:
             self._path(run).unlink(missing_ok=True)
 
-    def _path(self, run: Run) -> Path:
+    def _path(self, run: ListedRun) -> Path:
         if not run.run.replace("-", "").isalnum():
             raise damaged(run)
         return self.folder / f"{run.run}.keys"
 
-    def _map(self, file: Path, run: Run, path: Path) -> Keys | None:
+    def _map(self, file: Path, run: ListedRun, path: Path) -> Keys | None:
         """A file that is, or will be, at `path`. None if there is none, or if it is damaged."""
         if not run.rows:
             return Keys(np.empty(0, "<u8"), np.empty(0, "<u8"), np.empty(0, FIRST_SEEN))
@@ -111,7 +111,7 @@ class Scratch:
         self._in_use[path] = mapped
         return keys
 
-    def _fetch(self, path: Path, run: Run, fetch: Callable[[], Iterable[Segment]]) -> Keys | None:
+    def _fetch(self, path: Path, run: ListedRun, fetch: Callable[[], Iterable[Segment]]) -> Keys | None:
         """Writes the run to a temporary file, checks it, and renames it. None if the fetched bytes are wrong."""
         _private(self.folder)  # one that was not used for a day may be gone
         temporary = self.folder / f"{run.run}.{uuid.uuid4().hex}.tmp"
@@ -148,7 +148,7 @@ class Scratch:
                 del _checked[gone]
 
 
-def _write(file: Path, run: Run, segments: Iterable[Segment]) -> bool:
+def _write(file: Path, run: ListedRun, segments: Iterable[Segment]) -> bool:
     """Whether there was any segment."""
     at = 0
     with file.open("xb") as opened:

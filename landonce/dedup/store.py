@@ -43,7 +43,7 @@ from landonce.ledger.database import Database, SqliteDatabase
 from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.open import database_of
 from landonce.ledger.ydb import YdbDatabase
-from landonce.protocol.dedup import Run, Terms, bucket_seconds, may_commit, may_list
+from landonce.protocol.dedup import ListedRun, Terms, bucket_seconds, may_commit, may_list
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
@@ -75,11 +75,11 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardRuns:
     """The runs of one shard, and the version at which they were read."""
 
     version: int
-    runs: tuple[Run, ...]
+    runs: tuple[ListedRun, ...]
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Acceptance:
 
     seen: Mapping[int, int]
     """The version of each shard whose runs were searched."""
-    runs: tuple[Run, ...] = ()
-    merged: tuple[Run, ...] = ()
+    runs: tuple[ListedRun, ...] = ()
+    merged: tuple[ListedRun, ...] = ()
     """Runs whose keys are in one of `runs`."""
     chunks: tuple[Chunk, ...] = ()
     copies: int = 0
@@ -114,7 +114,7 @@ class Replacement:
     """The version of each shard."""
     rule: str
     """The fingerprint that the scope has."""
-    runs: tuple[Run, ...]
+    runs: tuple[ListedRun, ...]
     """All of them."""
     marks: Mapping[str, tuple[int, Mark]]
     """By pipeline: the number of its last commit, and its new mark, which fences its driver."""
@@ -278,7 +278,7 @@ class Store(Contents):
         changed = update(scope_table).where(scope_table.c.scope == self.scope).values(ttl_s=ttl)
         self._write(lambda connection: connection.execute(changed))
 
-    def replace_shards(self, seen: Mapping[int, int], shards: int, runs: Sequence[Run]) -> bool:
+    def replace_shards(self, seen: Mapping[int, int], shards: int, runs: Sequence[ListedRun]) -> bool:
         """Another number of shards, with these runs in place of all others. False: the shards, or their versions, are not those that were
         seen."""
 
@@ -447,7 +447,7 @@ class Store(Contents):
 
     # Keys.
 
-    def shards(self, wanted: Collection[int]) -> dict[int, Shard]:
+    def shards(self, wanted: Collection[int]) -> dict[int, ShardRuns]:
         """The shards with their runs, as of one moment."""
 
         def listed(connection: Connection) -> tuple[Any, Any]:
@@ -460,13 +460,13 @@ class Store(Contents):
             return versions, runs
 
         versions, found = self._read(listed)
-        runs: dict[int, list[Run]] = {}
+        runs: dict[int, list[ListedRun]] = {}
         for row in found:
-            run = Run(row.run, row.shard, row.level, row.bucket, row.key_count, row.segments, row.digest)
+            run = ListedRun(row.run, row.shard, row.level, row.bucket, row.key_count, row.segments, row.digest)
             runs.setdefault(row.shard, []).append(run)
-        return {row.shard: Shard(row.version, tuple(runs.get(row.shard, ()))) for row in versions}
+        return {row.shard: ShardRuns(row.version, tuple(runs.get(row.shard, ()))) for row in versions}
 
-    def keys_of(self, run: Run) -> Keys:
+    def keys_of(self, run: ListedRun) -> Keys:
         """The keys of a listed run. Raises `RunGone` if it is not listed any more, and `StoreDamaged` if its bytes are wrong."""
         try:
             return decode(run, self.run_segments(run))
@@ -615,7 +615,7 @@ class Store(Contents):
     def _of(self, pipeline: str) -> Any:
         return and_(pipeline_table.c.scope == self.scope, pipeline_table.c.pipeline == pipeline)
 
-    def _run_row(self, run: Run) -> dict[str, Any]:
+    def _run_row(self, run: ListedRun) -> dict[str, Any]:
         return {
             "run": run.run,
             "scope": self.scope,

@@ -245,7 +245,7 @@ def to_edit(letter: Letter) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class EditedLine:
     """A line of a file that was edited: where, and the value that lands there."""
 
     place: Place
@@ -253,7 +253,7 @@ class Fixed:
     line: int = field(compare=False, default=0)
 
 
-def fixed_lines(path: Path) -> Iterator[Fixed]:
+def fixed_lines(path: Path) -> Iterator[EditedLine]:
     """Every line of the file, with its number. A value is text, a JSON document, base64 (`value_base64`) or null. Nothing else counts."""
     try:
         with path.open(encoding="utf-8") as file:
@@ -264,14 +264,14 @@ def fixed_lines(path: Path) -> Iterator[Fixed]:
         raise ConfigError(f"--with: {path} cannot be read: {error}.", safe="Nothing was changed.") from None
 
 
-def _fixed(path: Path, number: int, line: str) -> Fixed:
+def _fixed(path: Path, number: int, line: str) -> EditedLine:
     try:
         entry = json.loads(line)
         place = place_of({name: entry[name] for name in ("topic", "partition", "offset")})
         if not isinstance(place[0], str) or not all(type(each) is int for each in place[1:]):
             raise TypeError
         if "value_base64" in entry:
-            return Fixed(place, base64.b64decode(entry["value_base64"], validate=True), number)
+            return EditedLine(place, base64.b64decode(entry["value_base64"], validate=True), number)
         value = entry["value"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
@@ -280,10 +280,10 @@ def _fixed(path: Path, number: int, line: str) -> Fixed:
             safe="Nothing was changed.",
         ) from None
     if value is None:
-        return Fixed(place, None, number)
+        return EditedLine(place, None, number)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
-        return Fixed(place, text.encode(), number)
+        return EditedLine(place, text.encode(), number)
     except UnicodeEncodeError:
         raise ConfigError(
             f"--with: {path}, line {number}: the value holds half of a character (a lone surrogate), which no bytes stand for.",

@@ -9,10 +9,10 @@ from landonce.engine.dead_letters import DeadLetter, stage, stage_refused
 from landonce.protocol.ranges import Partition, label_of
 from landonce.protocol.reasons import Reason
 from landonce.read.block import Rejected, find
-from landonce.read.kafka.records import Record, header_pairs, read_headers
+from landonce.read.kafka.records import KafkaMessage, header_pairs, read_headers
 from landonce.sinks.worker import AnyRecipe, Task
 
-Messages = Mapping[tuple[Partition, int], Record]
+Messages = Mapping[tuple[Partition, int], KafkaMessage]
 """Records themselves."""
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from landonce.errors import CertificateRefused
-from landonce.tls import Keys, examine, not_for, refusal
+from landonce.tls import TlsKeys, examine, not_for, refusal
 
 _FAILED = re.compile(r'connection to server at "([^"]+)"(?: \([^)]*\))?, port (\d+) failed: (.*)')
 _OTHER_HOST = re.compile(r'does not match host name "([^"]+)"')
 _OF_CERTIFICATES = ("certificate verify failed", " alert ")
-_KEYS = Keys("`sslrootcert` in the URL", "`sslcert` and `sslkey` in the URL")
+_KEYS = TlsKeys("`sslrootcert` in the URL", "`sslcert` and `sslkey` in the URL")
 _ASK_FOR_TLS = struct.pack("!ii", 8, 80877103)
 """PostgreSQL's SSLRequest. The server answers with `S`, and TLS begins."""
 _HOME = Path("~/.postgresql")

@@ -52,7 +52,7 @@ class Last:
             raise ValueError(f"{self.range} lies before the first offset {self.first}")
 
 
-class Case(str, Enum):
+class RangeCase(str, Enum):
     """How an incoming range lies to the last one, once it is cropped to where the last one begins."""
 
     FIRST = "first"
@@ -73,7 +73,7 @@ class RangeDecision:
     and ask `resolved`.
     """
 
-    case: Case
+    case: RangeCase
     drop: Range | None = None
     """Delivered already."""
     resolve: Range | None = None
@@ -115,16 +115,16 @@ def decide(
 ) -> RangeDecision:
     """The table above. Raises the named error where there is nothing exact to do."""
     if last is None:
-        return RangeDecision(Case.FIRST, new=incoming)
+        return RangeDecision(RangeCase.FIRST, new=incoming)
     _comparable(incoming, last, origin)
     case = classify(incoming, last)
-    if case is Case.WHOLLY_BEFORE:
+    if case is RangeCase.WHOLLY_BEFORE:
         return _rewound(incoming, last, on_rewind)
-    if case is Case.BEYOND:
+    if case is RangeCase.BEYOND:
         raise _gap(incoming, last.range.end)
     if last.phase is Phase.AFTER:
         return _split(case, incoming, last.range.end)
-    if case in (Case.SAME, Case.OVERLAPPING):
+    if case in (RangeCase.SAME, RangeCase.OVERLAPPING):
         return RangeDecision(
             case,
             drop=_part(incoming, incoming.first, last.range.first),
@@ -144,21 +144,21 @@ def resolved(incoming: Range, last: Last, *, landed: bool) -> RangeDecision:
     return _split(classify(incoming, last), incoming, position)
 
 
-def classify(incoming: Range, last: Last) -> Case:
+def classify(incoming: Range, last: Last) -> RangeCase:
     """The row of the table; `starts before` is a crop, and then one of the others."""
     first, end = max(incoming.first, last.range.first), incoming.end
     if end <= last.range.first:
-        return Case.WHOLLY_BEFORE
+        return RangeCase.WHOLLY_BEFORE
     if first > last.range.end:
-        return Case.BEYOND
+        return RangeCase.BEYOND
     if first == last.range.end:
-        return Case.NEXT
+        return RangeCase.NEXT
     if end > last.range.end:
-        return Case.OVERLAPPING if first == last.range.first else Case.CROSSING
-    return Case.SAME if (first, end) == (last.range.first, last.range.end) else Case.CONTAINED
+        return RangeCase.OVERLAPPING if first == last.range.first else RangeCase.CROSSING
+    return RangeCase.SAME if (first, end) == (last.range.first, last.range.end) else RangeCase.CONTAINED
 
 
-def _split(case: Case, incoming: Range, position: int) -> RangeDecision:
+def _split(case: RangeCase, incoming: Range, position: int) -> RangeDecision:
     """What lies before the position is delivered, the rest is new."""
     return RangeDecision(
         case,
@@ -178,7 +178,7 @@ def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> RangeDecision:
             safe="Nothing was written. The records are in the target, once.",
             command='on_rewind="drop", or correct the offsets that are brought',
         )
-    return RangeDecision(Case.WHOLLY_BEFORE, drop=incoming)
+    return RangeDecision(RangeCase.WHOLLY_BEFORE, drop=incoming)
 
 
 def _comparable(incoming: Range, last: Last, origin: TopicOrigin) -> None:

@@ -49,7 +49,7 @@ ORPHANED = 24 * 3600
 
 
 @dataclass(frozen=True)
-class Run:
+class ListedRun:
     """What the store's list says of one run."""
 
     run: str
@@ -109,7 +109,7 @@ def has_turn(shard: int, *, version: int, shards: int) -> bool:
     return (version + shard) % max(shards, FAN_IN) == 0
 
 
-def merge_due(runs: Iterable[Run], *, turn: bool) -> tuple[Run, ...]:
+def merge_due(runs: Iterable[ListedRun], *, turn: bool) -> tuple[ListedRun, ...]:
     """The runs of one shard to merge next, oldest bucket and lowest level first, or none.
 
     They are of one bucket and, unless the bucket is an older one, of one level. Together they hold at most `MOST_KEYS`
@@ -117,14 +117,14 @@ def merge_due(runs: Iterable[Run], *, turn: bool) -> tuple[Run, ...]:
     """
     ordered = sorted(runs, key=lambda each: (each.bucket, each.level, each.rows, each.run))
     limit = max([LARGE, *(2 * FAN_IN * each.rows for each in ordered if each.level == 0)])
-    small: list[tuple[Run, ...]] = []
-    large: list[tuple[Run, ...]] = []
+    small: list[tuple[ListedRun, ...]] = []
+    large: list[tuple[ListedRun, ...]] = []
     for due in _due(ordered):
         (small if _keys(due) <= limit else large).append(due)
     return next(iter([*large, *small] if turn else small), ())
 
 
-def merged_level(runs: Sequence[Run]) -> int:
+def merged_level(runs: Sequence[ListedRun]) -> int:
     """The level of the run that replaces these."""
     return max(each.level for each in runs) + 1
 
@@ -202,8 +202,8 @@ class Added:
     terms: Terms
     seen: tuple[tuple[int, int], ...]
     """The shards that were searched, and their versions."""
-    runs: frozenset[Run] = frozenset()
-    merged: frozenset[Run] = frozenset()
+    runs: frozenset[ListedRun] = frozenset()
+    merged: frozenset[ListedRun] = frozenset()
     chunks: frozenset[Hashable] = frozenset()
 
 
@@ -213,7 +213,7 @@ class Lists:
 
     terms: Terms
     versions: tuple[int, ...]
-    runs: frozenset[Run] = frozenset()
+    runs: frozenset[ListedRun] = frozenset()
     chunks: frozenset[Hashable] = frozenset()
     marks: tuple[tuple[str, int, Hashable], ...] = ()
     """By pipeline: the number of its commits, and its mark."""
@@ -262,7 +262,7 @@ def forgotten(lists: Lists, buckets: Collection[int], horizon_ms: int) -> Lists:
     )
 
 
-def resharded(lists: Lists, seen: Mapping[int, int], shards: int, runs: Collection[Run]) -> Lists | None:
+def resharded(lists: Lists, seen: Mapping[int, int], shards: int, runs: Collection[ListedRun]) -> Lists | None:
     """The lists with another number of shards, and these runs in place of all others. None: the shards, or their versions, are not those that
     were seen."""
     if dict(seen) != dict(enumerate(lists.versions)):
@@ -336,7 +336,7 @@ def beyond(known: LedgerState, accepted: Mapping[Partition, int]) -> dict[Partit
     }
 
 
-def _due(ordered: Sequence[Run]) -> Iterator[tuple[Run, ...]]:
+def _due(ordered: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, ...]]:
     for bucket, of_bucket in _grouped(ordered, lambda each: each.bucket):
         if bucket < ordered[-1].bucket and (fit := _that_double(_that_fit(of_bucket))):
             yield fit
@@ -348,17 +348,17 @@ def _due(ordered: Sequence[Run]) -> Iterator[tuple[Run, ...]]:
                 yield fit
 
 
-def _grouped(runs: Iterable[Run], by: Callable[[Run], int]) -> list[tuple[int, list[Run]]]:
+def _grouped(runs: Iterable[ListedRun], by: Callable[[ListedRun], int]) -> list[tuple[int, list[ListedRun]]]:
     return [(key, list(group)) for key, group in groupby(runs, key=by)]
 
 
-def _keys(runs: Iterable[Run]) -> int:
+def _keys(runs: Iterable[ListedRun]) -> int:
     return sum(each.rows for each in runs)
 
 
-def _that_fit(runs: Iterable[Run]) -> tuple[Run, ...]:
+def _that_fit(runs: Iterable[ListedRun]) -> tuple[ListedRun, ...]:
     """As many runs as fit into one, smallest first."""
-    fit: list[Run] = []
+    fit: list[ListedRun] = []
     keys = 0
     for each in sorted(runs, key=lambda each: (each.rows, each.run)):
         keys += each.rows
@@ -368,7 +368,7 @@ def _that_fit(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(fit)
 
 
-def _that_double(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+def _that_double(runs: tuple[ListedRun, ...]) -> tuple[ListedRun, ...]:
     """The smallest of these runs, as many as at least double in size: a late small run does not rewrite a large one."""
     while runs and runs[-1].rows > _keys(runs[:-1]):
         runs = runs[:-1]

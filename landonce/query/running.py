@@ -18,7 +18,7 @@ from landonce.jvm import spark_errors
 from landonce.protocol import query_refusals as refusals
 from landonce.protocol.match_ranges import Span
 from landonce.query.examine import KAFKA_SCAN, elements
-from landonce.tls import Keys, refusal_of_java
+from landonce.tls import TlsKeys, refusal_of_java
 
 _QUERY_ID = "sql.streaming.queryId"
 _KAFKA_STREAM = "KafkaMicroBatchStream"
@@ -27,7 +27,7 @@ _KAFKA_OPTION = "kafka."
 _SECONDS = 60
 _REFUSALS = ("AuthorizationException", "AuthenticationException")
 """What waiting does not fix. Everything else may pass."""
-_KEYS = Keys("`kafka.ssl.truststore.location`", "`kafka.ssl.keystore.location`")
+_KEYS = TlsKeys("`kafka.ssl.truststore.location`", "`kafka.ssl.keystore.location`")
 
 
 @dataclass(frozen=True)

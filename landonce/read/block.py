@@ -22,7 +22,7 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.decoding import Decode
 from landonce.read.formats import Decoded, Format, Indexes
 from landonce.read.formats.json.decode import Json
-from landonce.read.kafka.records import Record, Records, RecordSource
+from landonce.read.kafka.records import KafkaMessage, Records, RecordSource
 from landonce.read.route import Routing, Rule, no_table_for, of_topic, route_values, routes, routes_by_topic
 from landonce.read.rows import (
     COORDINATES,
@@ -73,7 +73,7 @@ class ReadBlock:
     filtered: int = 0
     bytes_read: int = 0
     rejected: list[Rejected] = field(default_factory=list)
-    messages: dict[tuple[Partition, int], Record] = field(default_factory=dict)
+    messages: dict[tuple[Partition, int], KafkaMessage] = field(default_factory=dict)
     """The rejected records themselves, if they were read here."""
     latest: dict[Partition, int] = field(default_factory=dict)
     """The latest timestamp in each partition, in milliseconds, if `Reader.marks`."""
@@ -363,10 +363,10 @@ def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most
 
 def find(
     wanted: Iterable[Rejected], ranges: tuple[Range, ...], source: RecordSource
-) -> dict[tuple[Partition, int], Record]:
+) -> dict[tuple[Partition, int], KafkaMessage]:
     """Reads a block again to find the records of these rejects. Rare: only if Spark or a cast rejected rows."""
     wanted_keys = {(each.partition, each.offset) for each in wanted}
-    found: dict[tuple[Partition, int], Record] = {}
+    found: dict[tuple[Partition, int], KafkaMessage] = {}
     if wanted_keys:
         for records in source.read(ranges):
             for message in records.messages:

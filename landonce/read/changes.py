@@ -122,10 +122,10 @@ class ChangeDecoder:
         self._fields, self._identity, self._words = schema.fields, identity, how.words()
         keyed = tuple(replace(each, required=True) for each in schema.fields if each.name in identity)
         bare = replace(schema, fields=keyed)
-        kind: type[_Nested | Plain] = {"debezium": Debezium, "dms": Dms}.get(how.mode, Plain)
+        kind: type[_Nested | PlainRecords] = {"debezium": Debezium, "dms": Dms}.get(how.mode, PlainRecords)
         self._whole = kind(schema, identity, self._words, format_, convert, max_record_bytes)
         self._bare = kind(bare, identity, self._words, format_, convert, max_record_bytes)
-        self._keys = key_decoder(bare, keys or Json(), convert, max_record_bytes) if kind is Plain else None
+        self._keys = key_decoder(bare, keys or Json(), convert, max_record_bytes) if kind is PlainRecords else None
         self._filters_tombstones = how.mode == "debezium"
         rows = [pa.field(each.name, landed(each.type), nullable=each.name not in identity) for each in schema.fields]
         self.arrow = pa.schema([pa.field(OPERATION, pa.string(), nullable=False), *rows])
@@ -259,7 +259,7 @@ class Images:
         return Images(self.kept[rows], self.operations.filter(wanted), columns, faults, self.filtered[rows], ())
 
 
-class Plain:
+class PlainRecords:
     """The record is the row. Without `words` every record is an update."""
 
     def __init__(

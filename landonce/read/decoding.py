@@ -25,11 +25,11 @@ from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
 from landonce.read.formats.protobuf.format import protobuf_of
 from landonce.read.formats.text.csv import Csv
 from landonce.read.formats.text.plain import Framed, Plain
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import KafkaMessage
 from landonce.read.record_columns import RECORD_COLUMNS, RecordColumns
-from landonce.read.schema.fields import Rule, Schema
+from landonce.read.schema.fields import ConversionRule, Schema
 
-Decode = Callable[[pa.BinaryArray, Sequence[Record]], Decoded]
+Decode = Callable[[pa.BinaryArray, Sequence[KafkaMessage]], Decoded]
 """Decodes records for one table."""
 _LOOK_EVERY = 50_000
 """After so many records, a few are looked at for fields without a column."""
@@ -80,8 +80,8 @@ def conversions_of(section: Convert) -> Conversions:
     return Conversions(_rule(section.default), named)
 
 
-def _rule(section: Conversion) -> Rule | None:
-    return Rule(section.epoch, section.empty is None) if section.mode == "fit" else None
+def _rule(section: Conversion) -> ConversionRule | None:
+    return ConversionRule(section.epoch, section.empty is None) if section.mode == "fit" else None
 
 
 @lru_cache(maxsize=512)
@@ -93,7 +93,7 @@ def decoder_of(
     if all(each.is_filled for each in schema.fields):
         return decode
 
-    def without_unfilled(values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+    def without_unfilled(values: pa.BinaryArray, messages: Sequence[KafkaMessage]) -> Decoded:
         rows = decode(values, messages)
         return replace(rows, table=schema.without_unfilled(rows.table))
 
@@ -139,7 +139,7 @@ class BesideChanges:
         names = tuple(each.name for each in schema.fields)
         return BesideChanges(decode_by(rest, decoding, identity, changes), columns, names)
 
-    def __call__(self, values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+    def __call__(self, values: pa.BinaryArray, messages: Sequence[KafkaMessage]) -> Decoded:
         found = self.changes(values, messages)
         beside = self.columns(values.take(pa.array(found.kept)), [messages[at] for at in found.kept])
         rows = found.table.take(pa.array(beside.kept))
@@ -163,7 +163,7 @@ def decode_by(
     operation = changes.field if changes is not None and changes.mode == "operation" else None
     unseen = _LOOK_EVERY
 
-    def decode(values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+    def decode(values: pa.BinaryArray, messages: Sequence[KafkaMessage]) -> Decoded:
         nonlocal unseen
         rows = decoder_of(schema, decoding, identity, changes)(values, messages)
         unseen += len(values)

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from landonce.read.changes import Changes
 from landonce.read.decoding import Decoding, decoder_of
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import KafkaMessage
 from landonce.read.schema.fields import Schema
 
 Identity = tuple[Any, ...]
@@ -28,14 +28,16 @@ class Identities:
     key: tuple[str, ...]
     changes: Changes
 
-    def of(self, records: Sequence[Record]) -> list[Identity | None]:
+    def of(self, records: Sequence[KafkaMessage]) -> list[Identity | None]:
         """None for a record that tells it in neither."""
         values = pa.array([each.value() for each in records], pa.binary())
         by_value = self._decoded(self.changes, values, records)
         by_key = self._decoded(_TOMBSTONES, pa.nulls(len(records), pa.binary()), records)
         return [by_value.get(at, by_key.get(at)) for at in range(len(records))]
 
-    def _decoded(self, changes: Changes, values: pa.BinaryArray, records: Sequence[Record]) -> dict[int, Identity]:
+    def _decoded(
+        self, changes: Changes, values: pa.BinaryArray, records: Sequence[KafkaMessage]
+    ) -> dict[int, Identity]:
         schema = replace(self.schema, fields=tuple(each for each in self.schema.fields if each.name in self.key))
         with suppress(ValueError):  # keys of this format have no fields
             decoded = decoder_of(schema, self.decoding, self.key, changes)(values, records)

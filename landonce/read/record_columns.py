@@ -22,7 +22,7 @@ from landonce.protocol.reasons import UNREADABLE, Code, Reason, missing, of_fiel
 from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
 from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
 from landonce.read.formats.text.values import check_supported, from_text
-from landonce.read.kafka.records import Record, header_pairs, read_headers
+from landonce.read.kafka.records import KafkaMessage, header_pairs, read_headers
 from landonce.read.schema.fields import Field, Schema, landed, spelled
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
@@ -106,7 +106,7 @@ class RecordColumns:
             else:
                 _check(each)
 
-    def __call__(self, values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+    def __call__(self, values: pa.BinaryArray, messages: Sequence[KafkaMessage]) -> Decoded:
         everything = np.arange(len(values), dtype=np.int64)
         decoded = self._decoder.decode(values) if self._decoder is not None else None
         kept: Indexes = decoded.kept if decoded is not None else everything
@@ -130,7 +130,7 @@ class RecordColumns:
         return Decoded(table, kept, tuple(sorted(rejects)), filtered)
 
     def _column(
-        self, field: Field, values: pa.BinaryArray, kept: Indexes, messages: Sequence[Record]
+        self, field: Field, values: pa.BinaryArray, kept: Indexes, messages: Sequence[KafkaMessage]
     ) -> tuple[pa.Array, dict[int, Reason]]:
         if field.name == TIMESTAMP:
             moments = [at if kind else None for kind, at in map(_timestamp, messages)]
@@ -222,7 +222,7 @@ def _bytes(column: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, Re
     return values, _reasons([*unreadable, *faults], field)
 
 
-def _header_column(messages: Sequence[Record], field: Field) -> tuple[pa.Array, dict[int, Reason]]:
+def _header_column(messages: Sequence[KafkaMessage], field: Field) -> tuple[pa.Array, dict[int, Reason]]:
     """One record after the other: there are few headers, and no kernel for them. The last of equal names counts, unless pairs are kept."""
     type_, reasons = field.type, dict[int, Reason]()
     wants_text = pt.is_string(type_) or pt.is_string(type_.item_type if pt.is_map(type_) else type_.value_type[1].type)

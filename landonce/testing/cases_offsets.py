@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from landonce.consumer.offsets import OffsetHandler, Origin, Step, Stored
+from landonce.consumer.offsets import OffsetHandler, OffsetOrigin, OffsetStep, Stored
 from landonce.errors import Fenced, LedgerUnavailable, OffsetOutOfStep
 from landonce.protocol.ranges import Partition
 from landonce.testing.case import Suite, refused
 
 GROUP = "orders"
-ORIGIN = Origin("m", 3, "text ✓")
+ORIGIN = OffsetOrigin("m", 3, "text ✓")
 P, Q = Partition("clicks", 0), Partition("clicks", 1)
 _PATIENCE = 90.0
 _HEAD_START = 0.3
@@ -49,9 +49,9 @@ def ready(site: OffsetSite) -> OffsetHandler:
     return handler
 
 
-def step(stored: Stored, offset: int, *, previous: int | None = None) -> Step:
+def step(stored: Stored, offset: int, *, previous: int | None = None) -> OffsetStep:
     """The save to `offset`, under this fence."""
-    return Step(previous, offset, stored.epoch, stored.owner, "topic-id", ORIGIN)
+    return OffsetStep(previous, offset, stored.epoch, stored.owner, "topic-id", ORIGIN)
 
 
 def saved(handler: OffsetHandler, partition: Partition, offset: int, group: str = GROUP) -> Stored:
@@ -68,7 +68,7 @@ def offset_of(site: OffsetSite, partition: Partition = P, group: str = GROUP) ->
 
 
 def _saves(
-    handler: OffsetHandler, steps: dict[Partition, Step], write: Callable[[Any], None] = lambda _: None
+    handler: OffsetHandler, steps: dict[Partition, OffsetStep], write: Callable[[Any], None] = lambda _: None
 ) -> Callable[[], None]:
     def act() -> None:
         with handler.transaction() as transaction:
@@ -254,7 +254,7 @@ def an_offset_that_is_put_by_hand_counts(site: OffsetSite) -> None:
         "the offset put by hand is not there"
     )
     assert found[P].topic_id == "", "an offset that was put by hand is bound to the old topic"
-    assert found[P].origin == Origin(), "an offset that was put by hand says that a consumer saved it"
+    assert found[P].origin == OffsetOrigin(), "an offset that was put by hand says that a consumer saved it"
 
 
 @case()

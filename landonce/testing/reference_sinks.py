@@ -91,7 +91,7 @@ class SqliteTarget(Target):
         return TargetView(tuple((each, last + 1) for each, (last,) in sorted(found) if last is not None))
 
     def count(self, ranges: Iterable[Range]) -> int:
-        return SqliteWriter(self.path).count(ranges)
+        return ReferenceWriter(self.path).count(ranges)
 
     def no_removal(self) -> str:
         return ""
@@ -130,7 +130,7 @@ class SqliteTarget(Target):
         """There is nothing open: every question has a connection of its own."""
 
 
-class SqliteWriter(BlockWriter):
+class ReferenceWriter(BlockWriter):
     """The file as a worker sees it."""
 
     def __init__(self, path: Path) -> None:
@@ -214,7 +214,7 @@ class SqliteSink(DeduplicatingSink):
     table: ClassVar[str] = "events"  # type: ignore[misc]
     guarantee: ClassVar[Guarantee] = Guarantee.DEDUPLICATING  # type: ignore[misc]
     opens_target: ClassVar[type[SqliteTarget]] = SqliteTarget
-    opens_writer: ClassVar[type[SqliteWriter]] = SqliteWriter
+    opens_writer: ClassVar[type[ReferenceWriter]] = ReferenceWriter
 
     @property
     def identity(self) -> str:

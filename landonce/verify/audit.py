@@ -26,9 +26,9 @@ from landonce.sinks.parts import Parts
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.worker import Recipe
 from landonce.verify.events import ABSENT, EventAudit, Halves, Keyed, KeyReader, Remembered, states
-from landonce.verify.expect import Decoded, Expectation, Transformed
+from landonce.verify.expect import DecodedRecordsLand, Expectation, Transformed
 from landonce.verify.handled import HandledLetters
-from landonce.verify.judge import Bounds, Fates, Fault, Whereabouts, bounds, judge_letters, notes
+from landonce.verify.judge import Bounds, Discrepancy, Fates, Whereabouts, bounds, judge_letters, notes
 from landonce.verify.report import EventsReport, PartitionReport, Report
 from landonce.verify.table import KeyedAudit, RowsAudit, Stretch, TableAudit, cut
 from landonce.verify.topic import LetterOffsets, PlainReader, Window, late_letters
@@ -46,7 +46,7 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
         state, view = parts.ledger.load(), parts.source()
         tables = parts.sink.held(parts, state)
         stack.callback(tables.close)
-        expectation: Expectation = Decoded(tables)
+        expectation: Expectation = DecodedRecordsLand(tables)
         if tables.recipe.transforms:
             session = stack.enter_context(session_if_needed(lambda: open_session(config.pipeline, config.spark)))
             expectation = Transformed(tables, session())
@@ -214,10 +214,10 @@ class Auditor:
         """Judges events, once all records were read. What is wrong is noted in the reports of the partitions."""
         judged = audit.judge(lambda: self._above(found), lambda: self._below(audit.keys, found, tables))
         for bound, report in zip(found, topics, strict=True):
-            missing, twice = (judged.of(bound, fault) for fault in (Fault.MISSING, Fault.TWICE))
+            missing, twice = (judged.of(bound, fault) for fault in (Discrepancy.MISSING, Discrepancy.TWICE))
             report.copies -= len(missing)
-            report.note(Fault.MISSING, Whereabouts.TARGET, missing)
-            report.note(Fault.TWICE, Whereabouts.TARGET, twice)
+            report.note(Discrepancy.MISSING, Whereabouts.TARGET, missing)
+            report.note(Discrepancy.TWICE, Whereabouts.TARGET, twice)
         judged.report.faults = judged.samples(self._key_of)
         return judged.report
 

@@ -32,7 +32,7 @@ from landonce.protocol.ranges import Partition
 from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.schema.fields import Schema
 from landonce.sinks.audit import Held, HeldTables, Mask, Offsets
-from landonce.verify.judge import Bounds, Fates, Fault
+from landonce.verify.judge import Bounds, Discrepancy, Fates
 from landonce.verify.report import LISTED, EventFault, EventsReport
 from landonce.verify.table import cut
 from landonce.verify.topic import Window
@@ -274,8 +274,8 @@ class EventAudit:
         report.missing += len(missing)
         report.twice += len(twice)
         report.copies += int((rows["state"] == ABSENT).sum()) - len(missing)
-        found.note(Fault.MISSING, missing)
-        found.note(Fault.TWICE, twice)
+        found.note(Discrepancy.MISSING, missing)
+        found.note(Discrepancy.TWICE, twice)
 
 
 @dataclass
@@ -337,14 +337,14 @@ class JudgedEvents:
     """(place, offset)"""
     twice: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     """The record, and the one that landed before it."""
-    faults: dict[tuple[int, Fault], list[Offsets]] = field(default_factory=dict)
+    faults: dict[tuple[int, Discrepancy], list[Offsets]] = field(default_factory=dict)
 
-    def note(self, fault: Fault, rows: _Rows) -> None:
+    def note(self, fault: Discrepancy, rows: _Rows) -> None:
         for place in np.unique(rows["place"]).tolist():
             offsets = rows["offset"][rows["place"] == place].astype(np.int64)
             self.faults.setdefault((place, fault), []).append(offsets)
 
-    def of(self, bound: Bounds, fault: Fault) -> Offsets:
+    def of(self, bound: Bounds, fault: Discrepancy) -> Offsets:
         """The offsets of a partition that are at fault, in order."""
         for place, each in enumerate(self.bounds):
             if each is bound:
@@ -356,9 +356,9 @@ class JudgedEvents:
         found = []
         for place, offset in self.missing:
             bound = self.bounds[place]
-            found.append(EventFault(Fault.MISSING, bound.partition, offset, text(bound, offset)))
+            found.append(EventFault(Discrepancy.MISSING, bound.partition, offset, text(bound, offset)))
         for (place, offset), (other, first) in self.twice:
             bound = self.bounds[place]
             before = self.bounds[other].partition, first
-            found.append(EventFault(Fault.TWICE, bound.partition, offset, text(bound, offset), *before))
+            found.append(EventFault(Discrepancy.TWICE, bound.partition, offset, text(bound, offset), *before))
         return tuple(found)

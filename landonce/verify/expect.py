@@ -37,7 +37,7 @@ class Expectation(Protocol):
     def of(self, window: Window) -> Fates: ...
 
 
-class Decoded:
+class DecodedRecordsLand:
     """Every record that can be decoded for all of its tables lands in them."""
 
     def __init__(self, tables: HeldTables) -> None:

@@ -113,7 +113,7 @@ def _same_source(state: LedgerState, view: SourceView) -> None:
         )
 
 
-class Fault(str, Enum):
+class Discrepancy(str, Enum):
     """How the target can differ from what was expected."""
 
     MISSING = "missing"
@@ -127,7 +127,7 @@ class Fault(str, Enum):
     """A row is there, and one of its values differs from its record. Only found if values are compared."""
 
 
-FAULTS = (Fault.MISSING, Fault.DUPLICATED, Fault.UNEXPECTED)
+FAULTS = (Discrepancy.MISSING, Discrepancy.DUPLICATED, Discrepancy.UNEXPECTED)
 """The faults that every table can have."""
 
 
@@ -227,7 +227,7 @@ class JudgedOffsets:
     """Records that are where they should be."""
     vanished: int
     """Offsets of a compacted topic that the target or the dead letters hold, and Kafka no longer does."""
-    faults: tuple[tuple[Fault, Whereabouts, Mask], ...]
+    faults: tuple[tuple[Discrepancy, Whereabouts, Mask], ...]
 
 
 def judge_rows(
@@ -243,10 +243,10 @@ def judge_rows(
         offsets,
         lands & held,
         vanished,
-        (Fault.MISSING, Whereabouts.TARGET, lands & ~held),
-        (Fault.DUPLICATED, Whereabouts.TARGET, _spread(offsets, target.offsets, target.counts > 1)),
-        (Fault.DUPLICATED, Whereabouts.BOTH, both),
-        (Fault.UNEXPECTED, Whereabouts.TARGET, held & ~lands & ~both & ~vanished),
+        (Discrepancy.MISSING, Whereabouts.TARGET, lands & ~held),
+        (Discrepancy.DUPLICATED, Whereabouts.TARGET, _spread(offsets, target.offsets, target.counts > 1)),
+        (Discrepancy.DUPLICATED, Whereabouts.BOTH, both),
+        (Discrepancy.UNEXPECTED, Whereabouts.TARGET, held & ~lands & ~both & ~vanished),
     )
 
 
@@ -261,13 +261,15 @@ def judge_letters(fates: Fates, held: Offsets, letters: CountedOffsets, *, compa
         offsets,
         dead & lettered,
         vanished,
-        (Fault.MISSING, Whereabouts.DEAD_LETTERS, dead & ~lettered),
-        (Fault.DUPLICATED, Whereabouts.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
-        (Fault.UNEXPECTED, Whereabouts.DEAD_LETTERS, alone & ~dead & ~vanished),
+        (Discrepancy.MISSING, Whereabouts.DEAD_LETTERS, dead & ~lettered),
+        (Discrepancy.DUPLICATED, Whereabouts.DEAD_LETTERS, _spread(offsets, letters.offsets, letters.counts > 1)),
+        (Discrepancy.UNEXPECTED, Whereabouts.DEAD_LETTERS, alone & ~dead & ~vanished),
     )
 
 
-def _judged(offsets: Offsets, right: Mask, vanished: Mask, *faults: tuple[Fault, Whereabouts, Mask]) -> JudgedOffsets:
+def _judged(
+    offsets: Offsets, right: Mask, vanished: Mask, *faults: tuple[Discrepancy, Whereabouts, Mask]
+) -> JudgedOffsets:
     return JudgedOffsets(
         offsets=offsets,
         right=int(np.count_nonzero(right)),

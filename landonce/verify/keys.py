@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from landonce.sinks.audit import OFFSET, PLACE, UNKNOWN, Mask, Offsets, plain
-from landonce.verify.judge import Fault
+from landonce.verify.judge import Discrepancy
 
 LAST = "__landonce_last"
 """A column beside the keys that records change: the last change of each."""
@@ -95,7 +95,7 @@ class JudgedKeys:
     """Keys with changes in several partitions."""
     without: int
     """Rows whose coordinates are of no partition that is judged, and whose keys no record changed."""
-    faults: dict[Fault, Faulty]
+    faults: dict[Discrepancy, Faulty]
     keys: pa.Table = field(default_factory=lambda: pa.table({}))
     """One row for each key, in the numbering of `Faulty.keys`."""
 
@@ -165,10 +165,10 @@ class _Judging:
         strange = loose & self._known & ~self._flying & ~self._below
         vanished = self._gone | (strange & self._limits.compacted[self._rows.place])
         faults = {
-            Fault.MISSING: self._by_last_change(must & (self._held == 0)),
-            Fault.STALE: self._by_last_change(wrong & ~gone),
-            Fault.DUPLICATED: self._by_last_change(self._held > 1),
-            Fault.UNEXPECTED: self._reported_by_row(
+            Discrepancy.MISSING: self._by_last_change(must & (self._held == 0)),
+            Discrepancy.STALE: self._by_last_change(wrong & ~gone),
+            Discrepancy.DUPLICATED: self._by_last_change(self._held > 1),
+            Discrepancy.UNEXPECTED: self._reported_by_row(
                 (wrong & gone)[self._rows.key] | ((strange | self._ahead) & ~vanished)
             ),
         }

@@ -16,7 +16,7 @@ import numpy as np
 
 from landonce.protocol.ranges import Partition
 from landonce.sinks.audit import CountedOffsets, Doubled, Mask, Offsets
-from landonce.verify.judge import FAULTS, Bounds, Fault, JudgedOffsets, Whereabouts
+from landonce.verify.judge import FAULTS, Bounds, Discrepancy, JudgedOffsets, Whereabouts
 
 _OF_TABLES = ("expected", "landed", "in_flight", "before", "vanished")
 _OF_TOPICS = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before", "vanished")
@@ -97,8 +97,8 @@ class PartitionReport:
     vanished: int = 0
     """Rows whose records compaction has removed."""
     unprovable: Unprovable | None = None
-    faults: dict[tuple[Fault, Whereabouts], Runs] = field(default_factory=dict)
-    listed_elsewhere: dict[Fault, int] = field(default_factory=dict)
+    faults: dict[tuple[Discrepancy, Whereabouts], Runs] = field(default_factory=dict)
+    listed_elsewhere: dict[Discrepancy, int] = field(default_factory=dict)
     """Faults that are counted here; the report of their table lists the ranges."""
     doubled: tuple[str, ...] = ()
     """Data files that are registered more than once and hold rows of this partition: these rows are the duplicates."""
@@ -114,25 +114,25 @@ class PartitionReport:
         for key in found.keys() | self.faults.keys():
             self.faults.setdefault(key, Runs()).add(judged.offsets, found.get(key, judged.offsets < 0))
 
-    def note(self, fault: Fault, place: Whereabouts, offsets: Offsets) -> None:
+    def note(self, fault: Discrepancy, place: Whereabouts, offsets: Offsets) -> None:
         """Offsets at fault, in order. Runs are consecutive numbers: other known offsets are not available here."""
         if len(offsets):
             around = np.union1d(offsets, offsets + 1)
             self.faults.setdefault((fault, place), Runs()).add(around, np.isin(around, offsets))
 
     def note_repeated(self, place: Whereabouts, counted: CountedOffsets) -> None:
-        self.note(Fault.DUPLICATED, place, counted.offsets[counted.counts > 1])
+        self.note(Discrepancy.DUPLICATED, place, counted.offsets[counted.counts > 1])
 
-    def count(self, fault: Fault) -> int:
+    def count(self, fault: Discrepancy) -> int:
         own = sum(runs.records for (each, _), runs in self.faults.items() if each is fault)
         return own + self.listed_elsewhere.get(fault, 0)
 
     @property
     def exact(self) -> bool:
-        return not any(self.count(fault) for fault in Fault)
+        return not any(self.count(fault) for fault in Discrepancy)
 
-    def listed(self) -> Iterator[tuple[Fault, Whereabouts, Runs]]:
-        for fault in Fault:
+    def listed(self) -> Iterator[tuple[Discrepancy, Whereabouts, Runs]]:
+        for fault in Discrepancy:
             for place in Whereabouts:
                 runs = self.faults.get((fault, place))
                 if runs is not None and runs.records:
@@ -151,11 +151,13 @@ class PartitionReport:
             vanished=self.vanished + sum(each.vanished for each in tables),
             unprovable=replace(gone[0], rows=sum(each.rows for each in gone)) if gone else None,
             faults={**self.faults, **(tables[0].faults if alone else {})},
-            listed_elsewhere={} if alone else {fault: sum(each.count(fault) for each in tables) for fault in Fault},
+            listed_elsewhere={}
+            if alone
+            else {fault: sum(each.count(fault) for each in tables) for fault in Discrepancy},
             doubled=tuple(path for each in tables for path in each.doubled),
         )
 
-    def to_dict(self, counts: Sequence[str], faults: Sequence[Fault]) -> dict[str, Any]:
+    def to_dict(self, counts: Sequence[str], faults: Sequence[Discrepancy]) -> dict[str, Any]:
         gone = self.unprovable
         return {
             "topic": self.partition.topic,
@@ -243,7 +245,7 @@ class Stray:
 class KeyFault:
     """A key at fault, and the coordinates to report; these may belong to no partition of the topic."""
 
-    fault: Fault
+    fault: Discrepancy
     key: dict[str, Any]
     partition: Partition | None
     offset: int
@@ -263,7 +265,7 @@ class KeyFault:
 class EventFault:
     """A record whose event is missing, or is there from another record already."""
 
-    fault: Fault
+    fault: Discrepancy
     partition: Partition
     offset: int
     key: str
@@ -349,15 +351,15 @@ class TableReport:
     """The result of the comparison of values, if requested."""
 
     @property
-    def faults(self) -> tuple[Fault, ...]:
+    def faults(self) -> tuple[Discrepancy, ...]:
         return _faults([self])
 
     @property
     def exact(self) -> bool:
         return not self.strays and not self.doubled and all(each.exact for each in self.partitions)
 
-    def count(self, fault: Fault) -> int:
-        strays = sum(each.rows for each in self.strays) if fault is Fault.UNEXPECTED else 0
+    def count(self, fault: Discrepancy) -> int:
+        strays = sum(each.rows for each in self.strays) if fault is Discrepancy.UNEXPECTED else 0
         return strays + sum(each.count(fault) for each in self.partitions)
 
     def total(self, name: str) -> int:
@@ -400,9 +402,9 @@ class Report:
         return all(each.exact for each in self.topics) and all(each.exact for each in self.tables)
 
     @property
-    def faults(self) -> tuple[Fault, ...]:
+    def faults(self) -> tuple[Discrepancy, ...]:
         """Those that this report has columns for."""
-        return (*_faults(self.tables), *((Fault.TWICE,) if self.events is not None else ()))
+        return (*_faults(self.tables), *((Discrepancy.TWICE,) if self.events is not None else ()))
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -417,7 +419,7 @@ class Report:
                 places[each.partition].append(each)
         return tuple(each.with_tables(places[each.partition]) for each in self.topics)
 
-    def count(self, fault: Fault) -> int:
+    def count(self, fault: Discrepancy) -> int:
         return sum(each.count(fault) for each in self.topics) + sum(each.count(fault) for each in self.tables)
 
     def total(self, name: str) -> int:
@@ -440,10 +442,10 @@ class Report:
         }
 
 
-def _faults(tables: Sequence[TableReport]) -> tuple[Fault, ...]:
+def _faults(tables: Sequence[TableReport]) -> tuple[Discrepancy, ...]:
     """The faults that were checked."""
-    stale = (Fault.STALE,) if any(each.changes is not None for each in tables) else ()
-    changed = (Fault.CHANGED,) if any(each.compared is not None for each in tables) else ()
+    stale = (Discrepancy.STALE,) if any(each.changes is not None for each in tables) else ()
+    changed = (Discrepancy.CHANGED,) if any(each.compared is not None for each in tables) else ()
     return (*FAULTS, *stale, *changed)
 
 

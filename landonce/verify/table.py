@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.audit import OFFSET, PLACE, CountedOffsets, Held, HeldKeys, Offsets, plain
-from landonce.verify.judge import Bounds, Expected, Fates, Fault, Whereabouts, judge_rows
+from landonce.verify.judge import Bounds, Discrepancy, Expected, Fates, Whereabouts, judge_rows
 from landonce.verify.keys import LAST, JudgedKeys, KeyLimits, LastChanges, judge_keys
 from landonce.verify.report import LISTED, KeyFault, PartitionReport, Stray, TableReport, Unprovable
 from landonce.verify.values import ValueAudit
@@ -227,7 +227,7 @@ class KeyedAudit(TableAudit):
     def report(self, bounds: Sequence[Bounds], later: Later) -> TableReport:
         held, last = self._held.rows(self._places), self._last.table()
         judged = self._judged(bounds, last, held, None)
-        if Fault.MISSING in judged.faults:
+        if Discrepancy.MISSING in judged.faults:
             changes = later(self.name)
             if changes is not None:
                 deleted = changes.filter(pc.equal(changes.column(OPERATION), DELETE))

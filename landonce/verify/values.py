@@ -23,7 +23,7 @@ from landonce.protocol.ranges import Partition
 from landonce.read.before import BEFORE
 from landonce.read.changes import DELETE, OPERATION
 from landonce.sinks.audit import HeldValues, Offsets, Piece
-from landonce.verify.judge import Bounds, Fates, Fault, Whereabouts
+from landonce.verify.judge import Bounds, Discrepancy, Fates, Whereabouts
 from landonce.verify.report import LISTED, Compared, Difference, PartitionReport
 
 _WAYS = 8
@@ -55,7 +55,7 @@ class ValueAudit:
                 of_records = rows.take(pa.array(at[known]))
                 changed.append(self._piece(bound, found[known], of_records, replace(piece, rows=there)))
         report = self._changed.setdefault(bound.partition, PartitionReport.of(bound))
-        report.note(Fault.CHANGED, Whereabouts.TARGET, np.unique(np.concatenate(changed)))
+        report.note(Discrepancy.CHANGED, Whereabouts.TARGET, np.unique(np.concatenate(changed)))
 
     def note(self, bound: Bounds, report: PartitionReport) -> None:
         """Adds what was found to the report of a partition."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from landonce.sinks.audit import Doubled
-from landonce.verify.judge import Fault, Whereabouts
+from landonce.verify.judge import Discrepancy, Whereabouts
 from landonce.verify.report import Compared, EventsReport, KeyFault, PartitionReport, Report, TableReport
 
 _HEADS = {"read": "read", "landed": "landed", "dead_lettered": "dead", "filtered": "filtered"}
@@ -38,12 +38,19 @@ def counts(report: Report) -> str:
 
 
 _WHY = {
-    Fault.MISSING: "its last change is",
-    Fault.STALE: "its last change is",
-    Fault.DUPLICATED: "its last change is",
-    Fault.UNEXPECTED: "its row is of",
+    Discrepancy.MISSING: "its last change is",
+    Discrepancy.STALE: "its last change is",
+    Discrepancy.DUPLICATED: "its last change is",
+    Discrepancy.UNEXPECTED: "its row is of",
 }
-_ORDER = (Fault.DUPLICATED, Fault.TWICE, Fault.MISSING, Fault.UNEXPECTED, Fault.STALE, Fault.CHANGED)
+_ORDER = (
+    Discrepancy.DUPLICATED,
+    Discrepancy.TWICE,
+    Discrepancy.MISSING,
+    Discrepancy.UNEXPECTED,
+    Discrepancy.STALE,
+    Discrepancy.CHANGED,
+)
 
 
 def tables(report: Report) -> Iterator[Table]:
@@ -106,7 +113,7 @@ def _faults(report: PartitionReport, table: str) -> Iterator[str]:
         more = f" and {runs.more} more" if runs.more else ""
         where = "the target and the dead letters" if place is Whereabouts.BOTH else f"the {place.value}"
         files = ""
-        if (fault, place) == (Fault.DUPLICATED, Whereabouts.TARGET) and report.doubled:
+        if (fault, place) == (Discrepancy.DUPLICATED, Whereabouts.TARGET) and report.doubled:
             files = f"; {len(report.doubled)} data files that hold such rows are registered more than once: see below"
         yield f"{table}{report.partition}: {runs.records} {fault.value} in {where}: {listed}{more}{files}"
 
@@ -186,7 +193,7 @@ def _asides(each: PartitionReport) -> Iterator[str]:
         yield f"{each.partition}: {each.vanished} rows have no record any more: the topic is compacted. Not judged."
     gone = each.unprovable
     if gone is not None:
-        repeated = "" if each.count(Fault.DUPLICATED) else ", none of them twice"
+        repeated = "" if each.count(Discrepancy.DUPLICATED) else ", none of them twice"
         yield (
             f"{each.partition}: retention has deleted [{gone.first}, {gone.end}): that nothing is missing there "
             f"cannot be proved any more. The target holds {gone.rows} rows of it{repeated}."

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from landonce.consumer import OffsetHandler, Partition, Step, Stored
+from landonce.consumer import OffsetHandler, OffsetStep, Partition, Stored
 from landonce.errors import OffsetOutOfStep
 from landonce.testing import OffsetSite
 
@@ -77,14 +77,14 @@ class CommitsAnyway(OwnOffsets):
 
 
 class FencesNobody(OwnOffsets):
-    def save(self, group: str, steps: Mapping[Partition, Step], connection: sqlite3.Connection) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], connection: sqlite3.Connection) -> None:
         with suppress(OffsetOutOfStep):
             super().save(group, _as_owner(self, connection, group, steps), connection)
 
 
 def _as_owner(
-    handler: OwnOffsets, connection: sqlite3.Connection, group: str, steps: Mapping[Partition, Step]
-) -> dict[Partition, Step]:
+    handler: OwnOffsets, connection: sqlite3.Connection, group: str, steps: Mapping[Partition, OffsetStep]
+) -> dict[Partition, OffsetStep]:
     """The same steps under whatever fence there is."""
     found = {}
     for each, step in steps.items():
@@ -104,7 +104,7 @@ class OneOwner(OwnOffsets):
 
 
 class JumpsAhead(OwnOffsets):
-    def save(self, group: str, steps: Mapping[Partition, Step], connection: sqlite3.Connection) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], connection: sqlite3.Connection) -> None:
         where = "WHERE name = ? AND topic = ? AND number = ?"
         for each, step in steps.items():
             key = (group, each.topic, each.number)
@@ -113,7 +113,7 @@ class JumpsAhead(OwnOffsets):
 
 
 class SavesOnce(OwnOffsets):
-    def save(self, group: str, steps: Mapping[Partition, Step], connection: sqlite3.Connection) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], connection: sqlite3.Connection) -> None:
         before = connection.total_changes
         if before > 1:
             return
@@ -121,7 +121,7 @@ class SavesOnce(OwnOffsets):
 
 
 class SavesEachByItself(OwnOffsets):
-    def save(self, group: str, steps: Mapping[Partition, Step], connection: sqlite3.Connection) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], connection: sqlite3.Connection) -> None:
         for each, step in steps.items():
             super().save(group, {each: step}, connection)
             connection.execute("COMMIT")
@@ -150,7 +150,7 @@ class OneGroup(OwnOffsets):
     def load(self, group: str, partitions: Collection[Partition], held: Held = None) -> dict[Partition, Stored]:
         return super().load(group.lower(), partitions, held)
 
-    def save(self, group: str, steps: Mapping[Partition, Step], connection: sqlite3.Connection) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], connection: sqlite3.Connection) -> None:
         where = {
             each: replace(step, previous=self._next(connection, group.lower(), each)) for each, step in steps.items()
         }

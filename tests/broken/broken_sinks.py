@@ -20,14 +20,14 @@ from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import BlockWriter, Finding, Guarantee, Insert, Level, Probe, Target
 from landonce.testing import SinkSite
-from landonce.testing.reference_sinks import SqliteSink, SqliteSite, SqliteTarget, SqliteWriter, coordinates, opened
+from landonce.testing.reference_sinks import ReferenceWriter, SqliteSink, SqliteSite, SqliteTarget, coordinates, opened
 
 
 @dataclass(frozen=True)
 class Built(SqliteSink):
     """A sink of two classes."""
 
-    writes: type[SqliteWriter] = SqliteWriter
+    writes: type[ReferenceWriter] = ReferenceWriter
     looks: type[SqliteTarget] = SqliteTarget
 
     def target(self) -> Target:
@@ -82,30 +82,30 @@ class Refusing(SqliteTarget):
         return (Finding(Level.REFUSED, "never"),)
 
 
-class Dropping(SqliteWriter):
+class Dropping(ReferenceWriter):
     def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
         super().write(connection, rows.slice(0, rows.num_rows - rows.num_rows // 100))
 
 
-class Smoothing(SqliteWriter):
+class Smoothing(ReferenceWriter):
     """Nothing is the empty string."""
 
     def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
         super().write(connection, rows.set_column(4, "word", rows.column("word").fill_null("")))
 
 
-class Tokenless(SqliteWriter):
+class Tokenless(ReferenceWriter):
     def first(self, connection: sqlite3.Connection, token: str) -> bool:
         del connection, token
         return True
 
 
-class ShortTokens(SqliteWriter):
+class ShortTokens(ReferenceWriter):
     def first(self, connection: sqlite3.Connection, token: str) -> bool:
         return super().first(connection, token[:16])
 
 
-class Timeless(SqliteWriter):
+class Timeless(ReferenceWriter):
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         return super().send(rows, replace(insert, deadline=2**62))
 
@@ -115,20 +115,20 @@ class Stopped(SqliteTarget):
         return 2**42
 
 
-class ChunkTokens(SqliteWriter):
+class ChunkTokens(ReferenceWriter):
     """What a block is called depends on how Arrow cut it."""
 
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
         return super().send(rows, replace(insert, token=f"{insert.token}{len(rows.to_batches())}"))
 
 
-class FirstPartition(SqliteWriter):
+class FirstPartition(ReferenceWriter):
     def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
         partition = [each[:2] for each in coordinates(rows)]
         super().write(connection, rows.filter(pa.array([each == partition[0] for each in partition])))
 
 
-class Rewriting(SqliteWriter):
+class Rewriting(ReferenceWriter):
     """Reads all, and writes all with what is new, as a file that is replaced."""
 
     def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
@@ -143,7 +143,7 @@ class Rewriting(SqliteWriter):
         return Reply.ACKNOWLEDGED
 
 
-class LookingFirst(SqliteWriter):
+class LookingFirst(ReferenceWriter):
     """Looks for the token, and writes it in another transaction."""
 
     def first(self, connection: sqlite3.Connection, token: str) -> bool:
@@ -158,7 +158,7 @@ class LookingFirst(SqliteWriter):
 # What a sink finds, and what a crash leaves.
 
 
-class Assuming(SqliteWriter):
+class Assuming(ReferenceWriter):
     """What was asked for is there."""
 
     def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
@@ -171,13 +171,13 @@ class Assuming(SqliteWriter):
         )
 
 
-class Forgetful(SqliteWriter):
+class Forgetful(ReferenceWriter):
     def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
         del ranges
         return Counter()
 
 
-class Careless(SqliteWriter):
+class Careless(ReferenceWriter):
     """Knows how many are missing, and not which."""
 
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
@@ -185,7 +185,7 @@ class Careless(SqliteWriter):
         return Probe(found.presence, pa.array(sorted(found.missing.to_pylist()), pa.bool_()))
 
 
-class OffsetsAlone(SqliteWriter):
+class OffsetsAlone(ReferenceWriter):
     def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
         asked = tuple(ranges)
         offsets = super().present(Range(Partition("t", 0), each.first, each.end) for each in asked)
@@ -196,7 +196,7 @@ def _name(each: Range) -> tuple[str, int]:
     return each.partition.topic, each.partition.number
 
 
-class Subtracting(SqliteWriter):
+class Subtracting(ReferenceWriter):
     """Expects as many rows as the range is long."""
 
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
@@ -207,24 +207,24 @@ class Subtracting(SqliteWriter):
         return Probe(more, found.missing)
 
 
-class Lenient(SqliteWriter):
+class Lenient(ReferenceWriter):
     def probe(self, rows: pa.Table, ranges: Iterable[Range]) -> Probe:
         found = super().probe(rows, ranges)
         return Probe(replace(found.presence, torn=False), found.missing)
 
 
-class Distinct(SqliteWriter):
+class Distinct(ReferenceWriter):
     def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
         return Counter(set(super().present(ranges)))
 
 
-class SaidHarmless(SqliteWriter):
+class SaidHarmless(ReferenceWriter):
     @property
     def resend_harmless(self) -> bool:
         return True
 
 
-class ClosedRanges(SqliteWriter):
+class ClosedRanges(ReferenceWriter):
     def count(self, ranges: Iterable[Range]) -> int:
         return super().count(Range(each.partition, each.first, each.end + 1) for each in ranges)
 
@@ -245,7 +245,7 @@ class Floorless(SqliteTarget):
         return super().look((partition, 0) for partition, _ in floors)
 
 
-class Remembering(SqliteWriter):
+class Remembering(ReferenceWriter):
     """Drops every row whose coordinates were ever sent."""
 
     def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
@@ -257,7 +257,7 @@ class Remembering(SqliteWriter):
         super().write(connection, rows.filter(pa.array(new)))
 
 
-class Hopeful(SqliteWriter):
+class Hopeful(ReferenceWriter):
     """Every request is as good as done."""
 
     def send(self, rows: pa.Table, insert: Insert) -> Reply:
@@ -265,7 +265,7 @@ class Hopeful(SqliteWriter):
         return Reply.ACKNOWLEDGED if reply is Reply.REFUSED else reply
 
 
-class Hasty(SqliteWriter):
+class Hasty(ReferenceWriter):
     """No answer is no rows."""
 
     def present(self, ranges: Iterable[Range]) -> Counter[tuple[str, int, int]]:
@@ -285,7 +285,7 @@ class Clearing(SqliteTarget):
 _SOON = 20.0
 
 
-class Lingering(SqliteWriter):
+class Lingering(ReferenceWriter):
     """Looks at the deadline, and then takes its time where no kill finds it."""
 
     def transact(self, connection: sqlite3.Connection, rows: pa.Table, insert: Insert) -> Reply:
@@ -294,7 +294,7 @@ class Lingering(SqliteWriter):
         return super().transact(connection, rows, replace(insert, deadline=2**62))
 
 
-class RowByRow(SqliteWriter):
+class RowByRow(ReferenceWriter):
     """A transaction for each row."""
 
     def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
@@ -304,7 +304,7 @@ class RowByRow(SqliteWriter):
             connection.execute("BEGIN IMMEDIATE")
 
 
-class TokenAsProof(SqliteWriter):
+class TokenAsProof(ReferenceWriter):
     """Notes first that the block is there, and believes the note."""
 
     def write(self, connection: sqlite3.Connection, rows: pa.Table) -> None:
@@ -331,7 +331,7 @@ class TokenAsProof(SqliteWriter):
         )
 
 
-def with_writer(kind: type[SqliteWriter]) -> Callable[[Path], SinkSite]:
+def with_writer(kind: type[ReferenceWriter]) -> Callable[[Path], SinkSite]:
     return lambda folder: SqliteSite(folder, lambda path: Built(path, writes=kind))
 
 

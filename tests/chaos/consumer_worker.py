@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer
 from sqlalchemy import Connection, create_engine, select, text, update
 
-from landonce.consumer import Fenced, KafkaOffsets, OffsetStore, Partition, SqlOffsets, Step, Stored
+from landonce.consumer import Fenced, KafkaOffsets, OffsetStep, OffsetStore, Partition, SqlOffsets, Stored
 from landonce.failpoints import reach
 
 
@@ -35,7 +35,7 @@ class NaiveOffsets(SqlOffsets):
             found[each] = Stored(row.next_offset, row.epoch, row.owner, row.topic_id)
         return found
 
-    def save(self, group: str, steps: Mapping[Partition, Step], transaction: Any) -> None:
+    def save(self, group: str, steps: Mapping[Partition, OffsetStep], transaction: Any) -> None:
         for each, step in steps.items():
             values = {"next_offset": step.offset, "topic_id": step.topic_id}
             transaction.execute(update(self._table).where(self._key(group, each)).values(values))

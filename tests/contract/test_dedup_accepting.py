@@ -30,7 +30,7 @@ from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import KEY_BYTES, Keys, digest_of, encode, first_seen_of, slices_of_shards
 from landonce.dedup.store import Acceptance, Store, StorePlace
 from landonce.errors import TargetUnavailable
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Mark
 
@@ -223,7 +223,7 @@ def test_innodb_uses_the_space_of_removed_bytes_again(place: StorePlace) -> None
     file = text("SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = :name")
     with engine.connect() as connection:
         for number in range(6):
-            run = store.put_run(Run("", 0, 0, 1, 60_000, 0, digest_of(keys)), encode(keys))
+            run = store.put_run(ListedRun("", 0, 0, 1, 60_000, 0, digest_of(keys)), encode(keys))
             chunk = store.put_chunk(Chunk("", "t", 0, number, number, 1, 0, 0, "v"), chance.bytes(2**21))
             store.put_block("p", number, 0, "r", 1, chance.bytes(2**21))
             store.forget_runs([run])

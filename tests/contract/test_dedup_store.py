@@ -25,7 +25,7 @@ from landonce.dedup.tables import shard_table
 from landonce.errors import Halt, StoreDamaged, TargetUnavailable
 from landonce.ledger.database import SqliteDatabase, misplaced, refused
 from landonce.local.postgres import LocalPostgres
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
@@ -67,8 +67,8 @@ def keys_of(seed: int, count: int = 500) -> Keys:
     return Keys(hi[order], lo[order], first_seen_of(1, np.arange(count), 7))
 
 
-def put(store: Store, shard: int, keys: Keys, bucket: int = 0) -> Run:
-    return store.put_run(Run("", shard, 0, bucket, len(keys.hi), 0, digest_of(keys)), encode(keys))
+def put(store: Store, shard: int, keys: Keys, bucket: int = 0) -> ListedRun:
+    return store.put_run(ListedRun("", shard, 0, bucket, len(keys.hi), 0, digest_of(keys)), encode(keys))
 
 
 def held(store: Store, shards: int) -> list[tuple[int, int]]:
@@ -174,7 +174,7 @@ def test_shards_that_somebody_else_changes_meanwhile_keep_every_id(
     ids, replace_shards = held(store, 4), store.replace_shards
     store.forget_orphans(2**40)  # other tests leave some in a shared database
 
-    def late(seen: Mapping[int, int], shards: int, runs: Sequence[Run]) -> bool:
+    def late(seen: Mapping[int, int], shards: int, runs: Sequence[ListedRun]) -> bool:
         monkeypatch.setattr(store, "replace_shards", replace_shards)
         reshard(store, others)
         return replace_shards(seen, shards, runs)
@@ -191,7 +191,7 @@ def test_a_run_that_is_merged_while_shards_are_split_is_no_damage(
     assert accept(store, keys_of(1), 4)
     ids, run_segments = held(store, 4), store.run_segments
 
-    def late(run: Run) -> list[Segment]:
+    def late(run: ListedRun) -> list[Segment]:
         monkeypatch.setattr(store, "run_segments", run_segments)
         again = put(store, run.shard, decode(run, run_segments(run)))
         seen = {shard: each.version for shard, each in store.shards(range(4)).items()}

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from landonce import errors
-from landonce.consumer import KafkaOffsets, KafkaTransaction, OffsetStore, Partition, Step
+from landonce.consumer import KafkaOffsets, KafkaTransaction, OffsetStep, OffsetStore, Partition
 from landonce.local import LocalKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -153,7 +153,7 @@ def test_groups_and_topics_that_read_alike_do_not_fence_each_other(
     stored = offsets.load("a", [mine])[mine]
     other.load("a-b", [theirs])
     with offsets.transaction() as transaction:
-        offsets.save("a", {mine: Step(None, 1, stored.epoch, stored.owner, "")}, transaction)
+        offsets.save("a", {mine: OffsetStep(None, 1, stored.epoch, stored.owner, "")}, transaction)
     assert offsets.load("a", [mine])[mine].offset == 1
 
 

@@ -30,7 +30,7 @@ from running import running
 from tls_servers import SecurePostgres, TlsGate, https
 
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.tls import Keys, examine, refusal
+from landonce.tls import TlsKeys, examine, refusal
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -254,7 +254,7 @@ def test_a_handshake_that_fails_without_a_word_has_two_causes(certs: Certificate
     with closing(gate):
         found = examine("127.0.0.1", gate.port, tls)
     assert found is not None
-    said = str(refusal(found, "the server", "127.0.0.1", Keys("`ca`", "`client_cert`")))
+    said = str(refusal(found, "the server", "127.0.0.1", TlsKeys("`ca`", "`client_cert`")))
     for cause in ("asks for a certificate of the client", "share no cipher", "`client_cert`"):
         assert cause in said
 

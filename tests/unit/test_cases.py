@@ -15,7 +15,17 @@ import pytest
 
 from landonce import errors
 from landonce.protocol import cases
-from landonce.protocol.cases import Case, Last, OnRewind, Phase, RangeDecision, TopicOrigin, classify, decide, resolved
+from landonce.protocol.cases import (
+    Last,
+    OnRewind,
+    Phase,
+    RangeCase,
+    RangeDecision,
+    TopicOrigin,
+    classify,
+    decide,
+    resolved,
+)
 from landonce.protocol.ranges import Partition, Range
 
 OFFSETS = 6
@@ -164,13 +174,13 @@ def test_every_offset_has_one_fate_in_every_situation() -> None:
 
 def test_the_first_range_is_new_wherever_it_begins() -> None:
     for first, end in ranges():
-        assert decide(at(first, end), None, ORIGIN) == RangeDecision(Case.FIRST, new=at(first, end))
+        assert decide(at(first, end), None, ORIGIN) == RangeDecision(RangeCase.FIRST, new=at(first, end))
 
 
 # ── controls: a wrong table is seen to be wrong ─────────────────────────────────────────────────────────────────────
 
 
-def wrong(case: Case, phase: Phase, mistake: Callable[[Range, Last], RangeDecision]) -> Decide:
+def wrong(case: RangeCase, phase: Phase, mistake: Callable[[Range, Last], RangeDecision]) -> Decide:
     """The table with one wrong entry."""
 
     def mistaken(incoming: Range, last: Last, origin: TopicOrigin, **options: bool) -> RangeDecision:
@@ -182,11 +192,11 @@ def wrong(case: Case, phase: Phase, mistake: Callable[[Range, Last], RangeDecisi
 
 
 def everything(incoming: Range, last: Last) -> RangeDecision:
-    return RangeDecision(Case.NEXT, new=incoming)
+    return RangeDecision(RangeCase.NEXT, new=incoming)
 
 
 def nothing(incoming: Range, last: Last) -> RangeDecision:
-    return RangeDecision(Case.SAME, drop=incoming)
+    return RangeDecision(RangeCase.SAME, drop=incoming)
 
 
 def trusting(incoming: Range, last: Last) -> RangeDecision:
@@ -194,18 +204,18 @@ def trusting(incoming: Range, last: Last) -> RangeDecision:
 
 
 MISTAKES = {
-    "contained, AFTER: written as new": wrong(Case.CONTAINED, Phase.AFTER, everything),
-    "same, BEFORE: dropped": wrong(Case.SAME, Phase.BEFORE, nothing),
-    "overlapping, AFTER: written whole": wrong(Case.OVERLAPPING, Phase.AFTER, everything),
-    "overlapping, BEFORE: one block under a new token": wrong(Case.OVERLAPPING, Phase.BEFORE, everything),
-    "overlapping, BEFORE: taken for landed": wrong(Case.OVERLAPPING, Phase.BEFORE, trusting),
-    "contained, BEFORE: dropped, as into the dead letters": wrong(Case.CONTAINED, Phase.BEFORE, nothing),
-    "contained, BEFORE: written as new": wrong(Case.CONTAINED, Phase.BEFORE, everything),
-    "crossing, AFTER: written whole": wrong(Case.CROSSING, Phase.AFTER, everything),
-    "crossing, BEFORE: taken for landed": wrong(Case.CROSSING, Phase.BEFORE, trusting),
-    "next, BEFORE: written without a look at the last": wrong(Case.NEXT, Phase.BEFORE, everything),
-    "beyond: the gap is ignored": wrong(Case.BEYOND, Phase.AFTER, everything),
-    "wholly before: written again": wrong(Case.WHOLLY_BEFORE, Phase.AFTER, everything),
+    "contained, AFTER: written as new": wrong(RangeCase.CONTAINED, Phase.AFTER, everything),
+    "same, BEFORE: dropped": wrong(RangeCase.SAME, Phase.BEFORE, nothing),
+    "overlapping, AFTER: written whole": wrong(RangeCase.OVERLAPPING, Phase.AFTER, everything),
+    "overlapping, BEFORE: one block under a new token": wrong(RangeCase.OVERLAPPING, Phase.BEFORE, everything),
+    "overlapping, BEFORE: taken for landed": wrong(RangeCase.OVERLAPPING, Phase.BEFORE, trusting),
+    "contained, BEFORE: dropped, as into the dead letters": wrong(RangeCase.CONTAINED, Phase.BEFORE, nothing),
+    "contained, BEFORE: written as new": wrong(RangeCase.CONTAINED, Phase.BEFORE, everything),
+    "crossing, AFTER: written whole": wrong(RangeCase.CROSSING, Phase.AFTER, everything),
+    "crossing, BEFORE: taken for landed": wrong(RangeCase.CROSSING, Phase.BEFORE, trusting),
+    "next, BEFORE: written without a look at the last": wrong(RangeCase.NEXT, Phase.BEFORE, everything),
+    "beyond: the gap is ignored": wrong(RangeCase.BEYOND, Phase.AFTER, everything),
+    "wholly before: written again": wrong(RangeCase.WHOLLY_BEFORE, Phase.AFTER, everything),
 }
 
 
@@ -246,22 +256,22 @@ AFTER = replace(BEFORE, phase=Phase.AFTER)
 @pytest.mark.parametrize(
     ("incoming", "last", "expected"),
     [
-        (at(0, 9), None, RangeDecision(Case.FIRST, new=at(0, 9))),
-        (at(4, 8), AFTER, RangeDecision(Case.SAME, drop=at(4, 8))),
-        (at(4, 8), BEFORE, RangeDecision(Case.SAME, again=at(4, 8))),
-        (at(4, 9), AFTER, RangeDecision(Case.OVERLAPPING, drop=at(4, 8), new=at(8, 9))),
-        (at(4, 9), BEFORE, RangeDecision(Case.OVERLAPPING, again=at(4, 8), new=at(8, 9))),
-        (at(5, 8), AFTER, RangeDecision(Case.CONTAINED, drop=at(5, 8))),
-        (at(5, 8), BEFORE, RangeDecision(Case.CONTAINED, resolve=at(4, 8))),
-        (at(6, 9), AFTER, RangeDecision(Case.CROSSING, drop=at(6, 8), new=at(8, 9))),
-        (at(6, 9), BEFORE, RangeDecision(Case.CROSSING, resolve=at(4, 8))),
-        (at(8, 9), AFTER, RangeDecision(Case.NEXT, new=at(8, 9))),
-        (at(8, 9), BEFORE, RangeDecision(Case.NEXT, resolve=at(4, 8))),
-        (at(3, 9), AFTER, RangeDecision(Case.OVERLAPPING, drop=at(3, 8), new=at(8, 9))),
-        (at(3, 9), BEFORE, RangeDecision(Case.OVERLAPPING, drop=at(3, 4), again=at(4, 8), new=at(8, 9))),
-        (at(3, 6), BEFORE, RangeDecision(Case.CONTAINED, resolve=at(4, 8))),
-        (at(2, 4), AFTER, RangeDecision(Case.WHOLLY_BEFORE, drop=at(2, 4))),
-        (at(2, 4), BEFORE, RangeDecision(Case.WHOLLY_BEFORE, drop=at(2, 4))),
+        (at(0, 9), None, RangeDecision(RangeCase.FIRST, new=at(0, 9))),
+        (at(4, 8), AFTER, RangeDecision(RangeCase.SAME, drop=at(4, 8))),
+        (at(4, 8), BEFORE, RangeDecision(RangeCase.SAME, again=at(4, 8))),
+        (at(4, 9), AFTER, RangeDecision(RangeCase.OVERLAPPING, drop=at(4, 8), new=at(8, 9))),
+        (at(4, 9), BEFORE, RangeDecision(RangeCase.OVERLAPPING, again=at(4, 8), new=at(8, 9))),
+        (at(5, 8), AFTER, RangeDecision(RangeCase.CONTAINED, drop=at(5, 8))),
+        (at(5, 8), BEFORE, RangeDecision(RangeCase.CONTAINED, resolve=at(4, 8))),
+        (at(6, 9), AFTER, RangeDecision(RangeCase.CROSSING, drop=at(6, 8), new=at(8, 9))),
+        (at(6, 9), BEFORE, RangeDecision(RangeCase.CROSSING, resolve=at(4, 8))),
+        (at(8, 9), AFTER, RangeDecision(RangeCase.NEXT, new=at(8, 9))),
+        (at(8, 9), BEFORE, RangeDecision(RangeCase.NEXT, resolve=at(4, 8))),
+        (at(3, 9), AFTER, RangeDecision(RangeCase.OVERLAPPING, drop=at(3, 8), new=at(8, 9))),
+        (at(3, 9), BEFORE, RangeDecision(RangeCase.OVERLAPPING, drop=at(3, 4), again=at(4, 8), new=at(8, 9))),
+        (at(3, 6), BEFORE, RangeDecision(RangeCase.CONTAINED, resolve=at(4, 8))),
+        (at(2, 4), AFTER, RangeDecision(RangeCase.WHOLLY_BEFORE, drop=at(2, 4))),
+        (at(2, 4), BEFORE, RangeDecision(RangeCase.WHOLLY_BEFORE, drop=at(2, 4))),
     ],
 )
 def test_the_table(incoming: Range, last: Last | None, expected: RangeDecision) -> None:
@@ -271,11 +281,11 @@ def test_the_table(incoming: Range, last: Last | None, expected: RangeDecision) 
 @pytest.mark.parametrize(
     ("incoming", "landed", "expected"),
     [
-        (at(5, 8), True, RangeDecision(Case.CONTAINED, drop=at(5, 8))),
-        (at(4, 6), False, RangeDecision(Case.CONTAINED, new=at(4, 6))),
-        (at(3, 6), False, RangeDecision(Case.CONTAINED, drop=at(3, 4), new=at(4, 6))),
-        (at(6, 9), True, RangeDecision(Case.CROSSING, drop=at(6, 8), new=at(8, 9))),
-        (at(8, 9), True, RangeDecision(Case.NEXT, new=at(8, 9))),
+        (at(5, 8), True, RangeDecision(RangeCase.CONTAINED, drop=at(5, 8))),
+        (at(4, 6), False, RangeDecision(RangeCase.CONTAINED, new=at(4, 6))),
+        (at(3, 6), False, RangeDecision(RangeCase.CONTAINED, drop=at(3, 4), new=at(4, 6))),
+        (at(6, 9), True, RangeDecision(RangeCase.CROSSING, drop=at(6, 8), new=at(8, 9))),
+        (at(8, 9), True, RangeDecision(RangeCase.NEXT, new=at(8, 9))),
     ],
 )
 def test_what_follows_a_probe(incoming: Range, landed: bool, expected: RangeDecision) -> None:

@@ -17,7 +17,7 @@ from landonce.read.evolution import Evolution
 from landonce.read.formats.json.columns import fit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
-from landonce.read.schema.fields import Field, Schema, json_note
+from landonce.read.schema.fields import Field, Schema, UnsupportedType, json_note
 from landonce.sinks.clickhouse import driver, evolve, settings, sink
 from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
@@ -33,7 +33,7 @@ from landonce.sinks.clickhouse.table import (
     structure,
     words,
 )
-from landonce.sinks.clickhouse.types import TypeName, Unsupported, column_type, map_type, parse_type
+from landonce.sinks.clickhouse.types import TypeName, column_type, map_type, parse_type
 from landonce.sinks.contract import Guarantee
 
 URL = "http://me:open%40sesame@host:8124/sales"
@@ -83,7 +83,7 @@ def test_types_have_an_arrow_and_a_wire_type(text: str, arrow: pa.DataType, wire
     ],
 )
 def test_types_that_are_not_exact_are_refused(text: str) -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedType):
         map_type(text)
 
 
@@ -148,7 +148,7 @@ def test_a_created_table_has_what_the_guarantee_needs() -> None:
         assert part in ddl
     with pytest.raises(ConfigError, match="coordinates"):
         create_statement(TableName("d", "t"), Schema((Field("_offset", pa.int64()),)))
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedType):
         column_type(pa.struct([pa.field("a", pa.int8(), nullable=False)]), required=False)
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import TopicDescription
 from landonce import errors
 from landonce.consumer import claims as claiming
 from landonce.consumer.claims import BrokerExtent, Claims
-from landonce.consumer.offsets import Step, Stored
+from landonce.consumer.offsets import OffsetStep, Stored
 from landonce.consumer.options import settings
 from landonce.consumer.store import OffsetStore, PollClock
 from landonce.protocol.ranges import Partition
@@ -50,7 +50,7 @@ class Offsets:
                 found[each] = Stored(self.stored[each], self._epochs[each], "me", "id")
         return found
 
-    def save(self, _: str, steps: Mapping[Partition, Step], transaction: dict[Partition, int]) -> None:
+    def save(self, _: str, steps: Mapping[Partition, OffsetStep], transaction: dict[Partition, int]) -> None:
         for each, step in steps.items():
             assert (step.epoch, step.previous) == (self._epochs[each], self.stored[each])
             transaction[each] = step.offset

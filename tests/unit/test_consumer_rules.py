@@ -14,7 +14,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from landonce import errors
-from landonce.consumer import OffsetStore, Origin, Partition, SqlOffsets, Stored, store
+from landonce.consumer import OffsetOrigin, OffsetStore, Partition, SqlOffsets, Stored, store
 from landonce.consumer.claims import BrokerExtent, start_of
 from landonce.consumer.kafka import _stored
 from landonce.consumer.offsets import Holding, in_doubt, origin_of
@@ -114,7 +114,7 @@ def test_a_consumer_that_could_not_subscribe_is_closed(monkeypatch: pytest.Monke
 
 def test_what_a_newer_landonce_stores_of_an_origin_is_left_out() -> None:
     value = {"offset": 4, "epoch": 1, "topic_id": "id", "origin": {"member": "m", "generation": 7, "machine": "new"}}
-    assert _stored(value, "me") == Stored(4, 2, "me", "id", Origin("m", 7))
+    assert _stored(value, "me") == Stored(4, 2, "me", "id", OffsetOrigin("m", 7))
 
 
 class Hands:
@@ -312,6 +312,6 @@ def test_the_statements_for_mariadb() -> None:
 
 def test_member_and_generation_of_a_consumer() -> None:
     raw = b"CGMDv2:" + (7).to_bytes(4, sys.byteorder) + b"group\0consumer-1\0\x01"
-    assert origin_of(raw, "text") == Origin("consumer-1", 7, "text")
+    assert origin_of(raw, "text") == OffsetOrigin("consumer-1", 7, "text")
     for unknown in (None, b"", b"CGMDv2:", b"CGMDv3:" + raw[7:]):
-        assert origin_of(unknown, "text") == Origin(metadata="text")
+        assert origin_of(unknown, "text") == OffsetOrigin(metadata="text")

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from landonce.cli import app
 from landonce.engine.dead_letters import committed, place_of, stem
 from landonce.engine.letter_choice import (
+    EditedLine,
     Filters,
-    Fixed,
     chosen,
     fixed_lines,
     groups,
@@ -243,7 +243,7 @@ def test_an_export_that_fails_names_the_file_that_is_to_blame_and_leaves_none(
 def test_a_fixed_value_is_text_json_base64_or_nothing(tmp_path: Path, value: dict[str, Any], read: bytes) -> None:
     path = tmp_path / "fixed.jsonl"
     path.write_text(json.dumps({"topic": "t", "partition": 0, "offset": 7, "key": "ignored", **value}) + "\n\n")
-    assert list(fixed_lines(path)) == [Fixed(("t", 0, 7), read)]
+    assert list(fixed_lines(path)) == [EditedLine(("t", 0, 7), read)]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from landonce.dedup.comparing import JoinedShards, Joining, Share, StagedBlock
 from landonce.dedup.contents import Chunk
 from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of, place_of, sort_ids
-from landonce.dedup.store import Acceptance, Scope, Shard, Store, StorePlace
+from landonce.dedup.store import Acceptance, Scope, ShardRuns, Store, StorePlace
 from landonce.engine.exchange import whole
 from landonce.protocol import dedup as rules
 from landonce.protocol.dedup import (
@@ -29,9 +29,9 @@ from landonce.protocol.dedup import (
     Added,
     Event,
     Judgement,
+    ListedRun,
     Lists,
     RecordPlace,
-    Run,
     Terms,
     behind,
     committed,
@@ -85,7 +85,7 @@ class InMemory(Joining):
 
     kept: dict[str, Keys]
 
-    def _open(self, run: Run) -> Keys:
+    def _open(self, run: ListedRun) -> Keys:
         return self.kept[run.run]
 
 
@@ -139,8 +139,8 @@ def test_numpy_judges_as_the_table_says(drawn: list[tuple[Any, ...]], width: int
         )
         compare.kept["earlier"] = Keys(hi[order], lo[order], seen[order])
     found = JoinedShards(TERMS)
-    runs = tuple(Run(name, 0, 0, 0, len(keys.hi), 1, "") for name, keys in compare.kept.items())
-    keys = compare._judge([share_of(number, block) for number, block in enumerate(blocks)], Shard(0, runs), found)
+    runs = tuple(ListedRun(name, 0, 0, 0, len(keys.hi), 1, "") for name, keys in compare.kept.items())
+    keys = compare._judge([share_of(number, block) for number, block in enumerate(blocks)], ShardRuns(0, runs), found)
 
     expected = judge(blocks, known)
     staged = [
@@ -186,10 +186,10 @@ def store(tmp_path: Path) -> Store:
     return StorePlace(tmp_path / "store", "clicks").open()
 
 
-def put(store: Store, shard: int, bucket: int) -> Run:
+def put(store: Store, shard: int, bucket: int) -> ListedRun:
     hi = np.array([shard << 63], np.uint64)
     keys = Keys(hi, hi, first_seen_of(1, np.arange(1), 7))
-    return store.put_run(Run("", shard, 0, bucket, 1, 0, digest_of(keys)), encode(keys))
+    return store.put_run(ListedRun("", shard, 0, bucket, 1, 0, digest_of(keys)), encode(keys))
 
 
 def lists_of(store: Store, pipelines: str = "pq") -> Lists:

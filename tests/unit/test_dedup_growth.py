@@ -12,7 +12,7 @@ from landonce.config.dedup import Dedup
 from landonce.config.model import duration_words
 from landonce.dedup.growth import DAY, Growth, grown, growth, growth_words, rate_of
 from landonce.dedup.store import Recent, Scope
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 from landonce.sinks.pipeline_file import Pipeline, parse
 from landonce.sinks.promise import Promise, of_events
 
@@ -41,8 +41,8 @@ def test_payloads_that_go_when_they_are_sent_need_no_room() -> None:
     assert needs.disk == needs.key_bytes > 0
 
 
-def runs(*rows: int, bucket: int) -> list[Run]:
-    return [Run(f"r{at}", at, 0, bucket, each, 1, "") for at, each in enumerate(rows)]
+def runs(*rows: int, bucket: int) -> list[ListedRun]:
+    return [ListedRun(f"r{at}", at, 0, bucket, each, 1, "") for at, each in enumerate(rows)]
 
 
 def test_the_rate_is_that_of_the_last_day() -> None:

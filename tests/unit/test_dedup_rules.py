@@ -15,7 +15,7 @@ from landonce.protocol.dedup import (
     FAN_IN,
     LARGE,
     MOST_KEYS,
-    Run,
+    ListedRun,
     bucket_of,
     bucket_seconds,
     expired,
@@ -30,11 +30,11 @@ from landonce.protocol.dedup import (
 DAY = 86_400
 
 
-def run(name: str, rows: int, *, level: int = 0, bucket: int = 0, shard: int = 0) -> Run:
-    return Run(name, shard, level, bucket, rows, segments=1, digest="")
+def run(name: str, rows: int, *, level: int = 0, bucket: int = 0, shard: int = 0) -> ListedRun:
+    return ListedRun(name, shard, level, bucket, rows, segments=1, digest="")
 
 
-def runs(count: int, rows: int, *, level: int = 0, bucket: int = 0, shard: int = 0) -> list[Run]:
+def runs(count: int, rows: int, *, level: int = 0, bucket: int = 0, shard: int = 0) -> list[ListedRun]:
     return [run(f"{bucket}-{level}-{at}", rows, level=level, bucket=bucket, shard=shard) for at in range(count)]
 
 
@@ -95,7 +95,7 @@ def test_an_accept_commits_only_on_the_versions_that_it_saw(now: dict[int, int],
     assert may_commit({1: 4, 2: 9}, now) is may
 
 
-def due_of(present: list[Run], *, turn: bool = True) -> tuple[Run, ...]:
+def due_of(present: list[ListedRun], *, turn: bool = True) -> tuple[ListedRun, ...]:
     return merge_due(present, turn=turn)
 
 
@@ -177,7 +177,7 @@ class Shard:
 
     number: int
     shards: int = 16
-    present: list[Run] = field(default_factory=list)
+    present: list[ListedRun] = field(default_factory=list)
     depth: Counter[str] = field(default_factory=Counter)
     """By run: how often a key of it was rewritten at most."""
     version: int = 0
@@ -188,13 +188,13 @@ class Shard:
 
     def accept(self, rows: int, bucket: int = 0, *, turn: bool | None = None) -> int:
         """How many keys were merged."""
-        self.present.append(Run(f"{self.version:06}", self.number, 0, bucket, rows, 1, ""))
+        self.present.append(ListedRun(f"{self.version:06}", self.number, 0, bucket, rows, 1, ""))
         in_turn = has_turn(self.number, version=self.version, shards=self.shards) if turn is None else turn
         due = merge_due(self.present, turn=in_turn)
         keys = sum(each.rows for each in due)
         if due:
             (of_bucket,) = {each.bucket for each in due}
-            merged = Run(f"m{self.version:06}", self.number, merged_level(due), of_bucket, keys, 1, "")
+            merged = ListedRun(f"m{self.version:06}", self.number, merged_level(due), of_bucket, keys, 1, "")
             self.depth[merged.run] = 1 + max(self.depth[each.run] for each in due)
             self.present = [each for each in self.present if each not in due] + [merged]
         assert keys <= MOST_KEYS

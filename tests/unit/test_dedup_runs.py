@@ -39,7 +39,7 @@ from landonce.dedup.runs import (
 )
 from landonce.dedup.scratch import Scratch, scratch_folder
 from landonce.errors import ConfigError, RunGone, StoreDamaged
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 
 TOP = 2**64 - 1
 HIGHS = st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 2**63, TOP]), st.integers(0, TOP))
@@ -73,9 +73,9 @@ def random_keys(count: int, seed: int = 0) -> Keys:
     return Keys(hi[order], lo[order], first_seen_of(3, np.arange(count), 1_800_000_000))
 
 
-def entry(keys: Keys, **other: object) -> Run:
+def entry(keys: Keys, **other: object) -> ListedRun:
     given = {"run": str(uuid.uuid4()), "shard": 3, "level": 0, "bucket": 0, "rows": len(keys.hi)}
-    return Run(**{**given, "segments": len(encode(keys)), "digest": digest_of(keys), **other})  # type: ignore[arg-type]
+    return ListedRun(**{**given, "segments": len(encode(keys)), "digest": digest_of(keys), **other})  # type: ignore[arg-type]
 
 
 def same(one: Keys, two: Keys) -> bool:

@@ -23,7 +23,7 @@ from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of
 from landonce.dedup.store import Acceptance, Replacement, Store, StorePlace
 from landonce.dedup.tables import NEW, SENT, metadata
 from landonce.ledger.ydb import YdbDatabase
-from landonce.protocol.dedup import Run
+from landonce.protocol.dedup import ListedRun
 from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
@@ -47,7 +47,7 @@ def use(store: Store) -> None:
     scope = store.make("rule", "id", 2, 3600)
     assert store.look() == scope
     keys = Keys(np.arange(3, dtype=np.uint64), np.arange(3, dtype=np.uint64), first_seen_of(1, np.arange(3), 7))
-    listed = Run("", 0, 0, 1, 3, 0, digest_of(keys))
+    listed = ListedRun("", 0, 0, 1, 3, 0, digest_of(keys))
     first, merged, last = (store.put_run(listed, encode(keys)) for _ in range(3))
     chunk, other, unlisted = (
         store.put_chunk(Chunk("", "t", 0, 0, 9, 10, 0, 0, "v", accepted=10), b"records") for _ in range(3)

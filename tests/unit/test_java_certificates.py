@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from landonce.tls import Keys, refusal_of_java
+from landonce.tls import TlsKeys, refusal_of_java
 
 CAUSE = "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed\n"
 
@@ -30,7 +30,7 @@ CAUSE = "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshak
     ],
 )
 def test_the_reason_is_said(said: str, words: str) -> None:
-    found = refusal_of_java(CAUSE + said, "Kafka", Keys("A", "B"))
+    found = refusal_of_java(CAUSE + said, "Kafka", TlsKeys("A", "B"))
     assert found is not None
     assert words in found.what
 
@@ -39,4 +39,4 @@ def test_the_reason_is_said(said: str, words: str) -> None:
     "said", ["TimeoutException: Timed out waiting for a node assignment", "SSLException: Unsupported or unrecognized"]
 )
 def test_another_error_is_none_of_certificates(said: str) -> None:
-    assert refusal_of_java(CAUSE + said, "Kafka", Keys("A", "B")) is None
+    assert refusal_of_java(CAUSE + said, "Kafka", TlsKeys("A", "B")) is None

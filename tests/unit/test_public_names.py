@@ -15,7 +15,7 @@ NAMES_OF_AUTHORS = """
     mark_to_text origin_of read_block remember_secret rows_left_out state_from_text state_to_text wrap
 """
 NAMES_OF_CONSUMERS = """
-    Fenced KafkaOffsets KafkaTransaction OffsetHandler OffsetOutOfStep OffsetStore OffsetStoreExpired OffsetsNotSaved Origin Partition SqlOffsets Step
+    Fenced KafkaOffsets KafkaTransaction OffsetHandler OffsetOrigin OffsetOutOfStep OffsetStep OffsetStore OffsetStoreExpired OffsetsNotSaved Partition SqlOffsets
     Stored TransactionUnsettled fenced out_of_step
 """
 

@@ -24,7 +24,7 @@ from landonce.ledger.tables import block_metadata, block_table, metadata, pipeli
 from landonce.protocol.block_rows import Claim
 from landonce.read.sample import usable_columns
 from landonce.read.schema.ddl import UnfitFields, parse_schema, spelled_schema
-from landonce.read.schema.fields import JSON, Field
+from landonce.read.schema.fields import JSON, Field, UnsupportedType
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.config import Sql
 from landonce.sinks.sql.mysql import MySqlWriter
@@ -42,7 +42,6 @@ from landonce.sinks.sql.statements import (
 )
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.sql.types import (
-    Unsupported,
     column_field,
     column_or_text,
     column_type,
@@ -173,7 +172,7 @@ def test_a_column_that_is_made_takes_what_it_was_made_for(name: str, dialect: st
     declared = parse_schema(f"x {name}").fields[0].type
     if (dialect, name) == ("sqlite", "DECIMAL(20,4)") or name in ("TIMESTAMP(9)", "DECIMAL(50,2)"):
         with pytest.raises(
-            Unsupported, match=r"exact decimals have at most (15|38) digits here|times have microseconds"
+            UnsupportedType, match=r"exact decimals have at most (15|38) digits here|times have microseconds"
         ):
             column_type(declared, dialect)
         assert column_or_text(declared, dialect) == (pa.string() if name == "TIMESTAMP(9)" else JSON)
@@ -230,12 +229,12 @@ def test_a_uuid_in_mysql_is_recognized_by_the_comment_of_its_column() -> None:
 
 def test_types_that_have_no_exact_counterpart() -> None:
     for type_ in (sql.JSON(), sql.Interval(), sql.Numeric(50, 60), sql.ARRAY(sql.Integer)):
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedType):
             field_of("x", type_, "postgresql", required=False)
     assert field_of("x", sql.String(7), "postgresql", required=True).longest == 7
     assert field_of("x", mysql.BIGINT(unsigned=True), "mysql", required=True).type == pa.uint64()
     assert field_of("x", mysql.TINYINT(display_width=1), "mysql", required=True).type == pa.bool_()
-    with pytest.raises(Unsupported, match="no type for ARRAY<BIGINT>"):
+    with pytest.raises(UnsupportedType, match="no type for ARRAY<BIGINT>"):
         column_type(pa.list_(pa.int64()), "yql")
 
 

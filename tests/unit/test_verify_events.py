@@ -16,7 +16,7 @@ from landonce.protocol.ranges import Partition
 from landonce.read.decoding import Decoding
 from landonce.read.schema.fields import Field, Schema
 from landonce.verify.events import ABSENT, FILTERED, LANDED, LETTERED, EventAudit, Keyed, KeyReader, Remembered, states
-from landonce.verify.judge import Bounds, Fates, Fault
+from landonce.verify.judge import Bounds, Discrepancy, Fates
 
 TTL, NOW = 100, 10_000
 BOUNDS = tuple(Bounds(Partition("t", at), Partition("t", at), 0, 0, 100) for at in range(2))
@@ -52,7 +52,7 @@ def found(judged):
     """{fault: {(partition, offset)}}"""
     return {
         fault: {(bound.partition.number, at) for bound in judged.bounds for at in judged.of(bound, fault).tolist()}
-        for fault in (Fault.MISSING, Fault.TWICE)
+        for fault in (Discrepancy.MISSING, Discrepancy.TWICE)
     }
 
 
@@ -73,7 +73,7 @@ def oracle(records):
                 again += 1
             else:
                 twice.add(other[1:3])
-    return {Fault.MISSING: missing, Fault.TWICE: twice}, copies, again
+    return {Discrepancy.MISSING: missing, Discrepancy.TWICE: twice}, copies, again
 
 
 @given(st.lists(record, max_size=12), st.lists(record, max_size=12))
@@ -83,8 +83,8 @@ def test_every_event_is_judged_as_the_oracle_does(one, other):
     wrong, copies, again = oracle(records)
     assert (found(judged), judged.report.copies, judged.report.again) == (wrong, copies, again)
     report = judged.report
-    assert report.missing == len(wrong[Fault.MISSING])
-    assert report.twice == len(wrong[Fault.TWICE])
+    assert report.missing == len(wrong[Discrepancy.MISSING])
+    assert report.twice == len(wrong[Discrepancy.TWICE])
     accounted = report.landed + report.dead_lettered + report.filtered + report.copies + report.missing
     assert report.records == accounted == len(one) + len(other)
 
@@ -102,7 +102,7 @@ ABSENT_TWICE = [[(1, NOW, ABSENT)], [(3, NOW, LANDED), (1, NOW, ABSENT)]]
 )
 def test_an_event_that_may_be_elsewhere_is_not_called_missing(options, why):
     judged = audit_of(ABSENT_TWICE, **options)
-    assert found(judged)[Fault.MISSING] == set()
+    assert found(judged)[Discrepancy.MISSING] == set()
     assert judged.report.unjudged[why] == 1
 
 
@@ -131,7 +131,12 @@ def test_late_events_that_are_accepted_may_land_again(late, age, twice):
 def test_samples_name_the_first_records_and_their_keys():
     judged = audit_of([[(1, 5, ABSENT), (2, 0, LANDED)], [(1, 4, ABSENT), (2, 1, LANDED)]])
     missing, twice = judged.samples(lambda bound, offset: f"{bound.partition}:{offset}")
-    assert (missing.fault, missing.partition.number, missing.offset, missing.key) == (Fault.MISSING, 1, 0, "t[1]:0")
+    assert (missing.fault, missing.partition.number, missing.offset, missing.key) == (
+        Discrepancy.MISSING,
+        1,
+        0,
+        "t[1]:0",
+    )
     assert (twice.partition.number, twice.offset, twice.other, twice.other_offset) == (1, 1, Partition("t", 0), 1)
 
 

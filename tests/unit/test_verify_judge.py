@@ -10,7 +10,7 @@ import pytest
 from landonce.protocol.ranges import Partition
 from landonce.sinks.audit import CountedOffsets
 from landonce.verify.handled import HandledLetters
-from landonce.verify.judge import Fates, Fault, Whereabouts, judge_letters, judge_rows
+from landonce.verify.judge import Discrepancy, Fates, Whereabouts, judge_letters, judge_rows
 from landonce.verify.report import LISTED, FaultyRange, Runs
 from landonce.verify.topic import Window
 
@@ -20,20 +20,20 @@ FATES = ("none", "lands", "dead", "filtered")
 def oracle(fate, rows, letters, compacted):
     found = set()
     if fate == "lands" and not rows:
-        found.add((Fault.MISSING, Whereabouts.TARGET))
+        found.add((Discrepancy.MISSING, Whereabouts.TARGET))
     if fate == "dead" and not letters:
-        found.add((Fault.MISSING, Whereabouts.DEAD_LETTERS))
+        found.add((Discrepancy.MISSING, Whereabouts.DEAD_LETTERS))
     if rows > 1:
-        found.add((Fault.DUPLICATED, Whereabouts.TARGET))
+        found.add((Discrepancy.DUPLICATED, Whereabouts.TARGET))
     if letters > 1:
-        found.add((Fault.DUPLICATED, Whereabouts.DEAD_LETTERS))
+        found.add((Discrepancy.DUPLICATED, Whereabouts.DEAD_LETTERS))
     if rows and letters:
-        found.add((Fault.DUPLICATED, Whereabouts.BOTH))
+        found.add((Discrepancy.DUPLICATED, Whereabouts.BOTH))
     elif not (compacted and fate == "none"):
         if rows and fate != "lands":
-            found.add((Fault.UNEXPECTED, Whereabouts.TARGET))
+            found.add((Discrepancy.UNEXPECTED, Whereabouts.TARGET))
         if letters and fate != "dead":
-            found.add((Fault.UNEXPECTED, Whereabouts.DEAD_LETTERS))
+            found.add((Discrepancy.UNEXPECTED, Whereabouts.DEAD_LETTERS))
     return found
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from landonce.sinks.audit import OFFSET, PLACE, UNKNOWN, plain
-from landonce.verify.judge import Fault
+from landonce.verify.judge import Discrepancy
 from landonce.verify.keys import LAST, KeyLimits, LastChanges, judge_keys
 
 KEYS = pa.schema([("id", pa.int64())])
@@ -72,18 +72,24 @@ def test_the_last_change_stands():
 @pytest.mark.parametrize(
     ("changes", "held", "wrong"),
     [
-        pytest.param([change(0, 1)], [], {Fault.MISSING: {(1, 0, 0)}}, id="missing"),
-        pytest.param([change(0, 1), change(5, 1)], [row(0, 1)], {Fault.STALE: {(1, 0, 5)}}, id="stale"),
-        pytest.param([change(0, 1)], [row(0, 1), row(0, 1)], {Fault.DUPLICATED: {(1, 0, 0)}}, id="twice"),
-        pytest.param([change(0, 1), change(5, 1)], [row(0, 1), row(5, 1)], {Fault.DUPLICATED: {(1, 0, 5)}}, id="both"),
-        pytest.param([change(0, 1), change(5, 1, True)], [row(0, 1)], {Fault.UNEXPECTED: {(1, 0, 0)}}, id="deleted"),
-        pytest.param([change(0, 1)], [row(0, 1), row(7, 2)], {Fault.UNEXPECTED: {(2, 0, 7)}}, id="of no record"),
-        pytest.param([], [row(7, 2)], {Fault.UNEXPECTED: {(2, 0, 7)}}, id="of no record at all"),
-        pytest.param([change(0, 1, True), change(1, 1)], [], {Fault.MISSING: {(1, 0, 1)}}, id="back again"),
+        pytest.param([change(0, 1)], [], {Discrepancy.MISSING: {(1, 0, 0)}}, id="missing"),
+        pytest.param([change(0, 1), change(5, 1)], [row(0, 1)], {Discrepancy.STALE: {(1, 0, 5)}}, id="stale"),
+        pytest.param([change(0, 1)], [row(0, 1), row(0, 1)], {Discrepancy.DUPLICATED: {(1, 0, 0)}}, id="twice"),
+        pytest.param(
+            [change(0, 1), change(5, 1)], [row(0, 1), row(5, 1)], {Discrepancy.DUPLICATED: {(1, 0, 5)}}, id="both"
+        ),
+        pytest.param(
+            [change(0, 1), change(5, 1, True)], [row(0, 1)], {Discrepancy.UNEXPECTED: {(1, 0, 0)}}, id="deleted"
+        ),
+        pytest.param([change(0, 1)], [row(0, 1), row(7, 2)], {Discrepancy.UNEXPECTED: {(2, 0, 7)}}, id="of no record"),
+        pytest.param([], [row(7, 2)], {Discrepancy.UNEXPECTED: {(2, 0, 7)}}, id="of no record at all"),
+        pytest.param([change(0, 1, True), change(1, 1)], [], {Discrepancy.MISSING: {(1, 0, 1)}}, id="back again"),
         pytest.param([change(0, 1, True)], [], {}, id="deleted and gone"),
-        pytest.param([change(3, 1)], [row(UNKNOWN, 1, UNKNOWN)], {Fault.STALE: {(1, 0, 3)}}, id="somebody else's row"),
-        pytest.param([change(0, 1)], [row(4, 1)], {Fault.UNEXPECTED: {(1, 0, 4)}}, id="of a later offset"),
-        pytest.param([change(0, 1, True)], [row(0, 1)], {Fault.UNEXPECTED: {(1, 0, 0)}}, id="of the deletion"),
+        pytest.param(
+            [change(3, 1)], [row(UNKNOWN, 1, UNKNOWN)], {Discrepancy.STALE: {(1, 0, 3)}}, id="somebody else's row"
+        ),
+        pytest.param([change(0, 1)], [row(4, 1)], {Discrepancy.UNEXPECTED: {(1, 0, 4)}}, id="of a later offset"),
+        pytest.param([change(0, 1, True)], [row(0, 1)], {Discrepancy.UNEXPECTED: {(1, 0, 0)}}, id="of the deletion"),
         pytest.param([], [], {}, id="nothing"),
     ],
 )
@@ -98,11 +104,11 @@ class TestBounds:
         assert result.in_flight.tolist() == [1]
 
     def test_a_key_that_was_deleted_since_is_not_missed(self):
-        assert faults(judged([change(0, 1), change(1, 2)], [], later=[1])) == {Fault.MISSING: {(2, 0, 1)}}
+        assert faults(judged([change(0, 1), change(1, 2)], [], later=[1])) == {Discrepancy.MISSING: {(2, 0, 1)}}
 
     def test_rows_from_below_the_start_are_judged_only_if_their_key_was_changed(self):
         result = judged([change(50, 1)], [row(3, 1), row(4, 2)], start=40)
-        assert faults(result) == {Fault.STALE: {(1, 0, 50)}}
+        assert faults(result) == {Discrepancy.STALE: {(1, 0, 50)}}
         assert result.before.tolist() == [1]
 
     def test_in_a_compacted_topic_a_row_may_have_lost_its_record(self):
@@ -129,7 +135,7 @@ class TestKeysInSeveralPartitions:
         assert result.scattered == 1
 
     def test_one_must(self):
-        assert set(faults(judged(list(self.changes), [], places=2))) == {Fault.MISSING}
+        assert set(faults(judged(list(self.changes), [], places=2))) == {Discrepancy.MISSING}
 
     def test_none_must_where_one_is_a_deletion(self):
         changes = [change(0, 1, place=0), change(9, 1, deleted=True, place=1)]
@@ -138,7 +144,7 @@ class TestKeysInSeveralPartitions:
 
     def test_an_older_one_must_not(self):
         changes = [change(0, 1, place=0), change(5, 1, place=0), change(9, 1, place=1)]
-        assert set(faults(judged(changes, [row(0, 1, place=0)], places=2))) == {Fault.STALE}
+        assert set(faults(judged(changes, [row(0, 1, place=0)], places=2))) == {Discrepancy.STALE}
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -159,11 +165,11 @@ def test_random_histories_and_one_accident(seed):
         return
     victim, offset = luck.choice(sorted(live.items()))
     rest = [each for each in held if each[2] != (victim,)]
-    assert faults(judged(changes, rest)) == {Fault.MISSING: {(victim, 0, offset)}}
-    assert faults(judged(changes, [*held, row(offset, victim)])) == {Fault.DUPLICATED: {(victim, 0, offset)}}
+    assert faults(judged(changes, rest)) == {Discrepancy.MISSING: {(victim, 0, offset)}}
+    assert faults(judged(changes, [*held, row(offset, victim)])) == {Discrepancy.DUPLICATED: {(victim, 0, offset)}}
     older = [at for _, at, key, _ in changes if key == (victim,) and at < offset]
     if older:
-        assert faults(judged(changes, [*rest, row(older[0], victim)])) == {Fault.STALE: {(victim, 0, offset)}}
+        assert faults(judged(changes, [*rest, row(older[0], victim)])) == {Discrepancy.STALE: {(victim, 0, offset)}}
 
 
 def test_keys_of_several_columns_and_any_type():

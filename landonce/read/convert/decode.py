@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from landonce.protocol.reasons import Reason
 from landonce.read.convert.rules import (
     VERSION,
-    Column,
+    ConvertedColumn,
     from_integers,
     from_strings,
     from_written,
@@ -34,7 +34,7 @@ from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, 
 from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value, unless
 from landonce.read.formats.json.explain import BEYOND_DOUBLE
 from landonce.read.formats.text.values import from_text
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Rule, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, ConversionRule, Field, Schema, folded, landed, spelled
 
 _ROWS = 32_768
 _SAMPLE = 256
@@ -47,13 +47,13 @@ _USELESS = 8
 class Conversions:
     """The rule of each field, by its path: `price`, `items[].price`. None: strict."""
 
-    default: Rule | None = None
-    fields: tuple[tuple[str, Rule | None], ...] = ()
+    default: ConversionRule | None = None
+    fields: tuple[tuple[str, ConversionRule | None], ...] = ()
 
     def __bool__(self) -> bool:
         return self.default is not None or any(rule is not None for _, rule in self.fields)
 
-    def of(self, path: str, fold_case: bool = False) -> Rule | None:
+    def of(self, path: str, fold_case: bool = False) -> ConversionRule | None:
         """The rule of the longest path that leads here."""
         here = folded(path, fold_case)
         found = [(len(name), rule) for name, rule in self.fields if _leads_to(folded(name, fold_case), here)]
@@ -89,7 +89,7 @@ class Conversions:
 
 
 STRICT = Conversions()
-Leaves = Mapping[str, tuple[pa.DataType, Rule]]
+Leaves = Mapping[str, tuple[pa.DataType, ConversionRule]]
 """The places that are converted, by path."""
 
 
@@ -173,7 +173,7 @@ class Fitted(Format):
         return self.inner.types_of(values)
 
 
-class Wire(Enum):
+class ReadAs(Enum):
     """As what a place is read."""
 
     OWN = "its own type"
@@ -183,7 +183,7 @@ class Wire(Enum):
     LINE = "the text of a line"
 
 
-class Kind(Enum):
+class JsonKind(Enum):
     """What a JSON value is."""
 
     STRING = "a string"
@@ -195,16 +195,16 @@ class Kind(Enum):
     FRACTION = "a number with a point or an exponent"
 
 
-Wires = Mapping[str, Wire]
-_KINDS = list(Kind)
+Wires = Mapping[str, ReadAs]
+_KINDS = list(JsonKind)
 _LOOKS = {
-    Kind.EMPTY: '""',
-    Kind.STRING: '"',
-    Kind.ZERO: r"-?0\s*[],}]",
-    Kind.BOOLEAN: "[tf]",
-    Kind.CONTAINER: r"[{\[]",
-    Kind.FRACTION: r"-?[0-9]+[.eE]",
-    Kind.INTEGER: "[-0-9]",
+    JsonKind.EMPTY: '""',
+    JsonKind.STRING: '"',
+    JsonKind.ZERO: r"-?0\s*[],}]",
+    JsonKind.BOOLEAN: "[tf]",
+    JsonKind.CONTAINER: r"[{\[]",
+    JsonKind.FRACTION: r"-?[0-9]+[.eE]",
+    JsonKind.INTEGER: "[-0-9]",
 }
 """How each kind begins, after its colon. The first that matches counts."""
 
@@ -215,11 +215,11 @@ class FitDecoder:
     def __init__(self, format_: Format, schema: Schema, leaves: Leaves, max_record_bytes: int) -> None:
         self._format, self._schema, self._limit = format_, schema, max_record_bytes
         self._leaves = leaves
-        self._seen: dict[str, set[Kind]] = {path: set() for path in self._leaves}
+        self._seen: dict[str, set[JsonKind]] = {path: set() for path in self._leaves}
         self._sampled = False
         self._grouping = True
-        self._decoders: dict[tuple[Wire, ...], Decoder] = {}
-        self._exact: Wires = dict.fromkeys(leaves, Wire.WRITTEN if format_.written == JSON else Wire.LINE)
+        self._decoders: dict[tuple[ReadAs, ...], Decoder] = {}
+        self._exact: Wires = dict.fromkeys(leaves, ReadAs.WRITTEN if format_.written == JSON else ReadAs.LINE)
         self._decoder(self._exact)  # raises what can be refused now
         self._words = {
             f"field {path!r} should be {spelled(_loose(type_, path, self._leaves, self._exact))} ": (
@@ -293,7 +293,7 @@ class FitDecoder:
     def _groups(self, values: pa.BinaryArray) -> Iterator[tuple[Wires | None, Indexes]]:
         """Records that are read with the same wires. None: records of too many sorts."""
         wires = {path: self._wire(path, self._seen[path]) for path in self._leaves}
-        mixed = [path for path, wire in wires.items() if wire is Wire.WRITTEN and len(self._seen[path]) > 1]
+        mixed = [path for path, wire in wires.items() if wire is ReadAs.WRITTEN and len(self._seen[path]) > 1]
         if not mixed or not self._grouping:
             yield wires, np.arange(len(values), dtype=np.int64)
             return
@@ -332,12 +332,12 @@ class FitDecoder:
             strict = not any(path in wires for path, _ in _places(field.type, field.name))
             return field if strict else replace(field, scale=None)
         type_ = _loose(field.type, field.name, self._leaves, wires)
-        return Field(field.name, type_, aliases=field.aliases, inner_aliases=field.inner_aliases, rule=Rule())
+        return Field(field.name, type_, aliases=field.aliases, inner_aliases=field.inner_aliases, rule=ConversionRule())
 
     @staticmethod
     def _is_own(field: Field, wires: Wires) -> bool:
         """Whether the format's decoder makes the field as it is."""
-        return all(wires.get(path, Wire.OWN) is Wire.OWN for path, _ in _places(field.type, field.name))
+        return all(wires.get(path, ReadAs.OWN) is ReadAs.OWN for path, _ in _places(field.type, field.name))
 
     # What becomes of its columns.
 
@@ -391,15 +391,18 @@ class FitDecoder:
             self._seen[path] |= set(kinds(array.filter(pa.array(good)), type_, rule))
         return found_values.values, found_values.faults()
 
-    def _wire(self, path: str, seen: set[Kind]) -> Wire:
+    def _wire(self, path: str, seen: set[JsonKind]) -> ReadAs:
         """The first that takes these kinds of values at this place."""
         type_, rule = self._leaves[path]
-        takes: dict[Wire, set[Kind]] = {Wire.OWN: _own_kinds(type_), Wire.STRING: {Kind.STRING, Kind.EMPTY}}
+        takes: dict[ReadAs, set[JsonKind]] = {
+            ReadAs.OWN: _own_kinds(type_),
+            ReadAs.STRING: {JsonKind.STRING, JsonKind.EMPTY},
+        }
         if (pt.is_string(type_) or pt.is_binary(type_)) and rule.empty_is_null:
-            del takes[Wire.OWN]
+            del takes[ReadAs.OWN]
         if pt.is_temporal(type_) or pt.is_boolean(type_) or pt.is_string(type_):
-            takes[Wire.INTEGER] = {Kind.INTEGER}
-        return next((wire for wire, taken in takes.items() if seen <= taken), Wire.WRITTEN)
+            takes[ReadAs.INTEGER] = {JsonKind.INTEGER}
+        return next((wire for wire, taken in takes.items() if seen <= taken), ReadAs.WRITTEN)
 
 
 def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: Wires) -> pa.DataType:
@@ -411,7 +414,7 @@ def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: W
         return pa.list_(_loose(type_.value_type, f"{path}[]", leaves, wires))
     if pt.is_map(type_):
         return pa.map_(type_.key_type, _loose(type_.item_type, f"{path}[]", leaves, wires))
-    asked = {Wire.STRING: pa.string(), Wire.LINE: pa.string(), Wire.INTEGER: pa.int64(), Wire.WRITTEN: JSON}
+    asked = {ReadAs.STRING: pa.string(), ReadAs.LINE: pa.string(), ReadAs.INTEGER: pa.int64(), ReadAs.WRITTEN: JSON}
     return asked.get(wires[path], type_) if path in leaves else type_
 
 
@@ -422,59 +425,59 @@ def _strict_json(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fau
     return settle_value(text, pa.string(), field)[0], unless(pc.invert(large), BEYOND_DOUBLE)
 
 
-def _own_kinds(type_: pa.DataType) -> set[Kind]:
+def _own_kinds(type_: pa.DataType) -> set[JsonKind]:
     """What a strict decoder of JSON reads as this type."""
     if pt.is_string(type_) or is_textual(type_):
-        return {Kind.STRING}
+        return {JsonKind.STRING}
     if pt.is_boolean(type_):
-        return {Kind.BOOLEAN}
+        return {JsonKind.BOOLEAN}
     if pt.is_integer(type_):
-        return {Kind.INTEGER}
-    number = {Kind.INTEGER, Kind.FRACTION}
-    return number if pt.is_floating(type_) else {*number, Kind.STRING}
+        return {JsonKind.INTEGER}
+    number = {JsonKind.INTEGER, JsonKind.FRACTION}
+    return number if pt.is_floating(type_) else {*number, JsonKind.STRING}
 
 
-def _values(array: pa.Array, type_: pa.DataType, rule: Rule, wire: Wire) -> Column:
-    if wire is Wire.WRITTEN:
+def _values(array: pa.Array, type_: pa.DataType, rule: ConversionRule, wire: ReadAs) -> ConvertedColumn:
+    if wire is ReadAs.WRITTEN:
         return from_written(array, type_, rule)
-    if wire is Wire.STRING:
+    if wire is ReadAs.STRING:
         return from_strings(array, type_, rule)
-    if wire is Wire.INTEGER:
+    if wire is ReadAs.INTEGER:
         return from_integers(array, type_, rule)
-    return from_line(array, type_, rule) if wire is Wire.LINE else Column(array, {})
+    return from_line(array, type_, rule) if wire is ReadAs.LINE else ConvertedColumn(array, {})
 
 
-def from_line(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
+def from_line(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     """From CSV: as `strict` does, and by the rules for strings where that fails."""
     if rule.empty_is_null:
         text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
     values, faults = from_text(text, Field("value", type_))
     if not faults:
-        return Column(values, {})
+        return ConvertedColumn(values, {})
     left = np.flatnonzero(np.logical_or.reduce([each.rows for each in faults]))
     return patched(values, left, from_strings(text.take(pa.array(left)), type_, rule))
 
 
-def kinds(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Iterator[Kind]:
+def kinds(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> Iterator[JsonKind]:
     """The kinds of these JSON texts."""
     text = text.drop_null()
     first = {str(each) for each in pc.unique(pc.utf8_slice_codeunits(text, 0, 1)).to_pylist()}
     if '"' in first:
         empty = pc.equal(text, '""')
         if rule.empty_is_null and pc.any(empty).as_py():
-            yield Kind.EMPTY
+            yield JsonKind.EMPTY
         if not rule.empty_is_null or pc.any(pc.and_(pc.starts_with(text, '"'), pc.invert(empty))).as_py():
-            yield Kind.STRING
+            yield JsonKind.STRING
     if first & set("tf"):
-        yield Kind.BOOLEAN
+        yield JsonKind.BOOLEAN
     if first & set("{["):
-        yield Kind.CONTAINER
+        yield JsonKind.CONTAINER
     if first & set("-0123456789"):
         zero = r"\A-?0\z" if pt.is_string(type_) else r"\z\A"
         for kind, look in (
-            (Kind.ZERO, zero),
-            (Kind.INTEGER, r"\A-?(?:[1-9][0-9]*)\z" if pt.is_string(type_) else r"\A-?[0-9]+\z"),
-            (Kind.FRACTION, r"\A-?[0-9]+[.eE]"),
+            (JsonKind.ZERO, zero),
+            (JsonKind.INTEGER, r"\A-?(?:[1-9][0-9]*)\z" if pt.is_string(type_) else r"\A-?[0-9]+\z"),
+            (JsonKind.FRACTION, r"\A-?[0-9]+[.eE]"),
         ):
             if pc.any(pc.match_substring_regex(text, pattern=look)).as_py():
                 yield kind

@@ -38,14 +38,14 @@ from landonce.read.formats.json.columns import (
     unfitting,
 )
 from landonce.read.formats.json.explain import is_exact, vanishes
-from landonce.read.schema.fields import JSON, Rule, Unit, spelled
+from landonce.read.schema.fields import JSON, ConversionRule, Unit, spelled
 
 VERSION = 3
 """Increased whenever a rule changes: it is part of the fingerprint of every plan with `fit`."""
 
 
 @dataclass
-class Column:
+class ConvertedColumn:
     """The values of a column in their type, and why some of its rows must not land: a predicate of the field."""
 
     values: pa.Array
@@ -59,12 +59,12 @@ class Column:
         return [Fault(mask, why) for why, mask in rows.items()]
 
 
-def patched(values: pa.Array, left: Indexes, more: Column) -> Column:
+def patched(values: pa.Array, left: Indexes, more: ConvertedColumn) -> ConvertedColumn:
     """The values, with others in the rows that are left."""
     places = np.arange(len(values))
     places[left] = np.arange(len(values), len(values) + len(left))
     both = pa.concat_arrays([values, more.values]).take(pa.array(places))
-    return Column(both, {int(left[at]): why for at, why in more.problems.items()})
+    return ConvertedColumn(both, {int(left[at]): why for at, why in more.problems.items()})
 
 
 _SECONDS_FROM, _SECONDS_TO = 315_532_800, 16_725_225_600
@@ -99,7 +99,7 @@ def is_convertible(type_: pa.DataType) -> bool:
     return not pt.is_nested(type_) and type_ != JSON
 
 
-def from_written(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
+def from_written(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     """From JSON values as they are written; a null is a null."""
     quoted = mask_of(pc.fill_null(pc.starts_with(text, pattern='"'), False))
     strings, literals = np.flatnonzero(quoted), np.flatnonzero(~quoted & mask_of(text.is_valid()))
@@ -110,29 +110,31 @@ def from_written(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column
     places = np.full(len(text), -1, np.int64)
     places[np.concatenate((strings, literals))] = np.arange(len(strings) + len(literals))
     values = pa.concat_arrays([piece.values for _, piece in pieces]).take(pa.array(places, mask=places < 0))
-    return Column(values, {int(rows[at]): why for rows, piece in pieces for at, why in piece.problems.items()})
+    return ConvertedColumn(values, {int(rows[at]): why for rows, piece in pieces for at, why in piece.problems.items()})
 
 
-def from_strings(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
+def from_strings(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     """From the content of JSON strings."""
     if rule.empty_is_null:
         text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
     return _finished(text, _fast_from_strings(text, type_), type_, lambda each: _one(each, type_, rule, quoted=True))
 
 
-def from_literals(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> Column:
+def from_literals(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     """From JSON values that are not strings, as they are written."""
     return _finished(
         text, _fast_from_literals(text, type_, rule), type_, lambda each: _one(each, type_, rule, quoted=False)
     )
 
 
-def from_integers(numbers: pa.Int64Array, type_: pa.DataType, rule: Rule) -> Column:
+def from_integers(numbers: pa.Int64Array, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     """From JSON integers: times, booleans and strings. A zero becomes no string, because it may be written as -0."""
     if pt.is_string(type_):
         zero = pc.equal(numbers, 0)
         rows = np.flatnonzero(mask_of(pc.fill_null(zero, False)))
-        return Column(numbers.cast(type_), dict.fromkeys(rows.tolist(), Reason("may be written as -0", Code.INEXACT)))
+        return ConvertedColumn(
+            numbers.cast(type_), dict.fromkeys(rows.tolist(), Reason("may be written as -0", Code.INEXACT))
+        )
     if pt.is_boolean(type_):
         known = pc.or_(pc.equal(numbers, 0), pc.equal(numbers, 1))
         fast = pc.if_else(known, pc.equal(numbers, 1), pa.scalar(None, pa.bool_()))
@@ -141,11 +143,11 @@ def from_integers(numbers: pa.Int64Array, type_: pa.DataType, rule: Rule) -> Col
     return _finished(numbers, fast, type_, lambda each: _one(str(each), type_, rule, quoted=False))
 
 
-def _finished(given: pa.Array, fast: pa.Array, type_: pa.DataType, one: Callable[[str], object]) -> Column:
+def _finished(given: pa.Array, fast: pa.Array, type_: pa.DataType, one: Callable[[str], object]) -> ConvertedColumn:
     """What kernels left null, value by value."""
     left: Indexes = np.flatnonzero(mask_of(pc.and_(fast.is_null(), given.is_valid())))
     if not len(left):
-        return Column(fast, {})
+        return ConvertedColumn(fast, {})
     found, problems = list[object](), dict[int, Reason]()
     for at, each in zip(left, given.take(pa.array(left)).to_pylist(), strict=True):
         try:
@@ -154,12 +156,12 @@ def _finished(given: pa.Array, fast: pa.Array, type_: pa.DataType, one: Callable
             problems[int(at)] = refused.why
             found.append(None)
     if len(problems) == len(left):
-        return Column(fast, problems)
+        return ConvertedColumn(fast, problems)
     raw = pa.int32() if pt.is_date32(type_) else pa.int64() if pt.is_temporal(type_) else type_
     places = np.arange(len(given))
     places[left] = np.arange(len(given), len(given) + len(left))
     values = pa.concat_arrays([fast, pa.array(found, raw).cast(type_)]).take(pa.array(places))
-    return Column(values, problems)
+    return ConvertedColumn(values, problems)
 
 
 # What is common, by kernels: null means undecided.
@@ -183,7 +185,7 @@ def _fast_from_strings(text: pa.StringArray, type_: pa.DataType) -> pa.Array:
     return _numbers(text, type_)
 
 
-def _fast_from_literals(text: pa.StringArray, type_: pa.DataType, rule: Rule) -> pa.Array:
+def _fast_from_literals(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> pa.Array:
     if pt.is_string(type_):
         return text
     if pt.is_boolean(type_):
@@ -213,7 +215,7 @@ def _matching(text: pa.StringArray, pattern: str) -> pa.StringArray:
     return pc.if_else(pc.match_substring_regex(text, pattern=pattern), text, pa.scalar(None, pa.string()))
 
 
-def _times(numbers: pa.Int64Array, type_: pa.DataType, rule: Rule) -> pa.Array:
+def _times(numbers: pa.Int64Array, type_: pa.DataType, rule: ConversionRule) -> pa.Array:
     """Integers as times; null where the unit is not known, or the type does not hold it exactly."""
     if pt.is_time64(type_) or rule.epoch == "d":  # rare
         return pa.nulls(len(numbers), type_)
@@ -243,7 +245,7 @@ def _unquoted(text: pa.StringArray) -> pa.StringArray:
 # Every rule, for one value.
 
 
-def _one(text: str, type_: pa.DataType, rule: Rule, *, quoted: bool) -> object:
+def _one(text: str, type_: pa.DataType, rule: ConversionRule, *, quoted: bool) -> object:
     """The value in Arrow's own terms: a time as its ticks. Raises `_Refused`."""
     number = _parsed(text, _LOOSE if quoted and pt.is_decimal(type_) else _STRICT)
     if number is None or (is_textual(type_) and not pt.is_temporal(type_)):
@@ -341,7 +343,7 @@ def _float(text: str, type_: pa.DataType) -> float:
     return found
 
 
-def _moment(number: _Number, type_: pa.DataType, rule: Rule, *, quoted: bool) -> int:
+def _moment(number: _Number, type_: pa.DataType, rule: ConversionRule, *, quoted: bool) -> int:
     """Ticks of the type since 1970, or since midnight; days for a date."""
     time_of_day = pt.is_time64(type_)
     unit = rule.epoch or (None if quoted or time_of_day else number.unit())

@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Reason
-from landonce.read.convert.rules import Column, from_integers, from_literals, from_strings, patched
+from landonce.read.convert.rules import ConvertedColumn, from_integers, from_literals, from_strings, patched
 from landonce.read.formats.json.columns import NOT_FINITE, as_text, is_textual, mask_of, unfitting
-from landonce.read.schema.fields import Rule
+from landonce.read.schema.fields import ConversionRule
 
 Strictly = Callable[[pa.Array], pa.Array]
 """What a format makes of values without conversions. Null: nothing."""
 
 
-def takes(own: pa.DataType, type_: pa.DataType, rule: Rule) -> bool:
+def takes(own: pa.DataType, type_: pa.DataType, rule: ConversionRule) -> bool:
     """Whether a rule says what becomes this type of values of their own type. Bytes and UUIDs are what the format takes them for."""
     if pt.is_nested(type_) or (is_textual(type_) and not pt.is_temporal(type_)):
         return False
@@ -36,7 +36,7 @@ def takes(own: pa.DataType, type_: pa.DataType, rule: Rule) -> bool:
     return bool(pt.is_string(own))
 
 
-def converted(given: pa.Array, type_: pa.DataType, rule: Rule, strictly: Strictly | None) -> Column:
+def converted(given: pa.Array, type_: pa.DataType, rule: ConversionRule, strictly: Strictly | None) -> ConvertedColumn:
     """The values as this type. `strictly`: None if the format takes no such values without conversions."""
     if rule.empty_is_null and (pt.is_string(given.type) or pt.is_binary(given.type)):
         given = pc.if_else(pc.equal(pc.binary_length(given), 0), pa.scalar(None, given.type), given)
@@ -45,22 +45,24 @@ def converted(given: pa.Array, type_: pa.DataType, rule: Rule, strictly: Strictl
     values = strictly(given)
     left = np.flatnonzero(mask_of(pc.and_(values.is_null(), given.is_valid())))
     return (
-        patched(values, left, _by_rules(given.take(pa.array(left)), type_, rule)) if len(left) else Column(values, {})
+        patched(values, left, _by_rules(given.take(pa.array(left)), type_, rule))
+        if len(left)
+        else ConvertedColumn(values, {})
     )
 
 
-def _by_rules(given: pa.Array, type_: pa.DataType, rule: Rule) -> Column:
+def _by_rules(given: pa.Array, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     own = given.type
     if not takes(own, type_, rule):
-        return Column(pa.nulls(len(given), type_), _all(given.is_valid(), unfitting(type_)))
+        return ConvertedColumn(pa.nulls(len(given), type_), _all(given.is_valid(), unfitting(type_)))
     if pt.is_integer(own) and own != pa.uint64() and pt.is_temporal(type_):
         return from_integers(given.cast(pa.int64()), type_, rule)
     if pt.is_timestamp(own) and pt.is_date32(type_):
-        return from_integers(given.cast(pa.int64()), type_, Rule(own.unit))
+        return from_integers(given.cast(pa.int64()), type_, ConversionRule(own.unit))
     text = _written(given)
     found = (from_strings if pt.is_string(own) or pt.is_temporal(own) else from_literals)(text, type_, rule)
     lost = pc.and_(text.is_null(), given.is_valid())
-    return Column(
+    return ConvertedColumn(
         found.values, {**found.problems, **_all(lost, NOT_FINITE if pt.is_floating(own) else unfitting(type_))}
     )
 

@@ -11,14 +11,14 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from landonce.errors import CertificateRefused
-from landonce.tls import Keys, examine, load_certificate, refusal
+from landonce.tls import TlsKeys, examine, load_certificate, refusal
 
 _WHERE = re.compile(r"ssl://\[?([^\s/]+?)\]?:(\d+)/")
 _OF_CERTIFICATES = ("certificate verify failed", "could not be verified", "alert")
 """What librdkafka says of the server's certificate, or of the client's."""
 _FALSE = ("false", "f", "0")
 """As librdkafka reads them."""
-_KEYS = Keys(
+_KEYS = TlsKeys(
     "`ssl.ca.location` in the options of Kafka",
     "`ssl.certificate.location` and `ssl.key.location` in the options of Kafka",
 )

@@ -52,7 +52,7 @@ class _Kept(threading.local):
 _KEPT = _Kept()
 
 
-class Record(Protocol):
+class KafkaMessage(Protocol):
     """What Arrow does not hold of a record. `confluent_kafka.Message` is one."""
 
     def offset(self) -> int | None: ...
@@ -62,7 +62,7 @@ class Record(Protocol):
     def headers(self) -> Any: ...
 
 
-def read_headers(record: Record) -> Any:
+def read_headers(record: KafkaMessage) -> Any:
     """What `record.headers()` gives. Kafka's client fails at a name that is not UTF-8, and the process crashes if it is asked again: such a
     record says `UNREADABLE` from now on."""
     try:
@@ -81,7 +81,7 @@ def header_pairs(headers: Any) -> list[tuple[str, bytes | None]]:
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in listed]
 
 
-def last_headers(records: Iterable[Record], name: str) -> pa.BinaryArray:
+def last_headers(records: Iterable[KafkaMessage], name: str) -> pa.BinaryArray:
     """Each record's last header of this name, as Kafka's clients take it. Null: it has none. `UNREADABLE`: it may have one."""
     found = [header_pairs(read_headers(each)) for each in records]
     return pa.array([UNREADABLE[1] if each == [UNREADABLE] else dict(each).get(name) for each in found], pa.binary())
@@ -94,7 +94,7 @@ class Records:
     partition: Partition
     offsets: pa.Int64Array
     values: pa.BinaryArray
-    messages: Sequence[Record]
+    messages: Sequence[KafkaMessage]
 
 
 class BlockId(NamedTuple):

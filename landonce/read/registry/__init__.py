@@ -30,7 +30,7 @@ from landonce.config.secrets import remember
 from landonce.errors import CertificateRefused, ConfigError, RegistryRefused, RegistryUnavailable
 
 _WHO = "the schema registry"
-_KEYS = tls.Keys("`ca_cert` of the registry", "`client_cert` and `client_key` of the registry")
+_KEYS = tls.TlsKeys("`ca_cert` of the registry", "`client_cert` and `client_key` of the registry")
 _PAUSES = (0.2, 1.0, 3.0)
 _UNKNOWN_PAUSES = (0.2, 0.5, 1.0)
 _MOST_WAITS = 10

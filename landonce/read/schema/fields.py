@@ -31,8 +31,12 @@ Path = tuple[str, ...]
 Names = tuple[str, ...]
 
 
+class UnsupportedType(Exception):
+    """Records cannot become a type of the target exactly, or a type of records has none there. The message names it."""
+
+
 @dataclass(frozen=True)
-class Rule:
+class ConversionRule:
     """How the values of a field are converted."""
 
     epoch: Unit | None = None
@@ -162,7 +166,7 @@ class Field:
     items: int | None = None
     called: str = ""
     judge: Judge | None = None
-    rule: Rule | None = None
+    rule: ConversionRule | None = None
     inner: tuple[Field, ...] = ()
     """Limits of the parts of a struct, or of the key and value of a map, in the field itself or in its lists, by name:
     of all parts or of none."""

@@ -47,7 +47,9 @@ MOST_BYTES_OF_A_FIELD = 100_000
 """ClickHouse refuses a field of a form that holds more than 128 KiB, unless the server is configured otherwise."""
 _LONG_STATEMENT = 250_000
 """Bytes. Above 256 KiB ClickHouse needs settings that allow so long a statement."""
-_CERTIFICATE_KEYS = tls.Keys("`sink.clickhouse.ca_cert`", "`sink.clickhouse.client_cert`, `sink.clickhouse.client_key`")
+_CERTIFICATE_KEYS = tls.TlsKeys(
+    "`sink.clickhouse.ca_cert`", "`sink.clickhouse.client_cert`, `sink.clickhouse.client_key`"
+)
 _SIZES = ("max_query_size", "max_ast_elements", "max_expanded_ast_elements")
 
 

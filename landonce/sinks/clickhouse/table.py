@@ -27,7 +27,7 @@ from landonce.errors import ConfigError, TableUnfit, TargetRefused
 from landonce.read.formats.json.columns import fit
 from landonce.read.record_columns import BYTES, as_bytes, as_strings
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Field, Schema, landed
+from landonce.read.schema.fields import Field, Schema, UnsupportedType, landed
 from landonce.sinks.clickhouse.absent import absent_inside, empty_value, is_empty_value, may_be_absent, without_absent
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
@@ -36,7 +36,6 @@ from landonce.sinks.clickhouse.raw_bytes import as_sent, as_text, like, note, no
 from landonce.sinks.clickhouse.types import (
     VIRTUAL,
     Mapped,
-    Unsupported,
     column_type,
     instead_of,
     map_type,
@@ -111,7 +110,7 @@ class Column:
         """Why its values cannot be decoded exactly. Empty if they can."""
         try:
             map_type(self.type)
-        except Unsupported as why:
+        except UnsupportedType as why:
             return str(why)
         return ""
 

@@ -39,7 +39,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from landonce.read.formats.json.columns import is_key, is_textual
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, is_uuid, landed
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, UnsupportedType, is_uuid, landed
 from landonce.sinks.clickhouse.absent import may_be_absent
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.documents import KeptWhole, OneOf
@@ -130,10 +130,6 @@ _NO_NULL = (
 )
 
 
-class Unsupported(Exception):
-    """A type that cannot be decoded exactly. The message names it."""
-
-
 @dataclass(frozen=True)
 class Mapped:
     """One ClickHouse type and its Arrow type, with the limits of what it can hold: see `read.schema.fields.Field`."""
@@ -199,7 +195,7 @@ def map_type(text: str) -> Mapped:
         type_ = parse_type(text)
         return _map_type(type_)
     except (ValueError, IndexError) as error:  # a type of a later version, in a syntax that is not known here
-        raise Unsupported(f"{text} is not a type that landonce knows") from error
+        raise UnsupportedType(f"{text} is not a type that landonce knows") from error
 
 
 def _map_type(type_: TypeName) -> Mapped:
@@ -273,7 +269,7 @@ def _containing(type_: TypeName) -> Mapped:
         return _array(_tuple(type_), type_)
     if name == "Map":
         return _map(type_)
-    raise Unsupported(f"{type_} cannot be decoded exactly")
+    raise UnsupportedType(f"{type_} cannot be decoded exactly")
 
 
 _PATH = re.compile(r"(?:`(?:[^`\\]|\\.)+`|\w+)(?:\.(?:`(?:[^`\\]|\\.)+`|\w+))*")
@@ -292,7 +288,7 @@ def _documents(type_: TypeName) -> KeptWhole:
         path = _PATH.match(text)
         rest = text[path.end() :].strip() if path is not None else ""
         if path is None or bool(rest) == skips:  # SKIP REGEXP, or a syntax of a later version
-            raise Unsupported(f"{type_} cannot be decoded exactly: it skips paths by a pattern")
+            raise UnsupportedType(f"{type_} cannot be decoded exactly: it skips paths by a pattern")
         names = tuple(name for part in _names_of(path[0]) for name in unquote(part).split("."))
         if skips:
             skipped.append(names)
@@ -306,7 +302,9 @@ def _of_path(text: str, type_: TypeName) -> Field:
     while inner.name in ("Array", "Nullable", "LowCardinality"):
         inner = inner.inner
     if inner.name not in _OF_PATHS:
-        raise Unsupported(f"{type_} cannot be decoded exactly: ClickHouse reads {inner} from a document in its own way")
+        raise UnsupportedType(
+            f"{type_} cannot be decoded exactly: ClickHouse reads {inner} from a document in its own way"
+        )
     mapped = map_type(text)
     return replace(mapped.field("v", required=not mapped.nullable, nested=True), called=text)
 
@@ -320,7 +318,7 @@ def _one_of(type_: TypeName, members: Sequence[str]) -> Mapped:
     """A type whose values have one of several types. The kind of a JSON value does not always decide on one: the order does."""
     mapped = [map_type(each) for each in members]
     if any(each.members for each in mapped):
-        raise Unsupported(f"{type_} cannot be decoded exactly")
+        raise UnsupportedType(f"{type_} cannot be decoded exactly")
     judge = OneOf(tuple(each.field("v", required=True, nested=True) for each in mapped), type_.name)
     wire = f"Tuple({', '.join(f'Array({each.wire})' for each in mapped)})"
     return Mapped(JSON, wire, nullable=True, called=type_.name, judge=judge, members=tuple(members), unguarded=True)
@@ -333,7 +331,7 @@ def _rank(member: str) -> int:
 
 def _array(inner: Mapped, type_: TypeName) -> Mapped:
     if inner.items is not None:
-        raise Unsupported(f"{type_} cannot be decoded exactly")
+        raise UnsupportedType(f"{type_} cannot be decoded exactly")
     _refuse_inside(inner, type_)
     item = pa.field("item", inner.arrow, nullable=inner.nullable)
     return replace(inner, arrow=pa.list_(item), wire=f"Array({inner.wire})", nullable=False, scale=None, parsed=False)
@@ -342,16 +340,16 @@ def _array(inner: Mapped, type_: TypeName) -> Mapped:
 def _refuse_inside(inner: Mapped, type_: TypeName) -> None:
     """What can be sent only as a whole column. ClickHouse converts what is inside of a NULL, too, which is empty."""
     if inner.members:
-        raise Unsupported(f"{type_} cannot be sent: a Variant or a Dynamic must be a column of its own")
+        raise UnsupportedType(f"{type_} cannot be sent: a Variant or a Dynamic must be a column of its own")
     if inner.nullable and inner.parsed and pa.types.is_struct(inner.arrow):
-        raise Unsupported(f"{type_} cannot be sent: it has a Nullable(Tuple) with texts that ClickHouse parses")
+        raise UnsupportedType(f"{type_} cannot be sent: it has a Nullable(Tuple) with texts that ClickHouse parses")
 
 
 def _tuple(type_: TypeName) -> Mapped:
     elements = list(type_.elements())
     named = all(name for name, _ in elements)
     if not elements or (not named and any(name for name, _ in elements)):
-        raise Unsupported(f"{type_} cannot be decoded exactly")
+        raise UnsupportedType(f"{type_} cannot be decoded exactly")
     parts = [(name or str(at), map_type(element)) for at, (name, element) in enumerate(elements, 1)]
     for _, inner in parts:
         _refuse_inside(inner, type_)
@@ -366,7 +364,7 @@ def _map(type_: TypeName) -> Mapped:
     _refuse_inside(value, type_)
     of_keys = landed(key.arrow)
     if not is_key(of_keys):
-        raise Unsupported(f"{type_} cannot be decoded exactly: JSON has no such keys")
+        raise UnsupportedType(f"{type_} cannot be decoded exactly: JSON has no such keys")
     key = replace(key, arrow=of_keys, scale=None)
     parts = [(KEY, key), (VALUE, value)]
     entries = pa.map_(key.arrow, pa.field("value", value.arrow, nullable=value.nullable))
@@ -383,7 +381,7 @@ def column_type(type_: pa.DataType, *, required: bool) -> str:
     if required or may_be_absent(type_):
         return plain
     if pa.types.is_struct(type_):
-        raise Unsupported(_NO_NULL)
+        raise UnsupportedType(_NO_NULL)
     return f"Nullable({plain})"
 
 
@@ -401,7 +399,7 @@ def unfit(type_: pa.DataType, path: str, *, required: bool) -> Iterator[tuple[st
     else:
         try:
             _clickhouse_type(type_)
-        except Unsupported as why:
+        except UnsupportedType as why:
             yield path, str(why)
 
 
@@ -433,7 +431,7 @@ def _instead(type_: pa.DataType) -> pa.DataType | None:
     try:
         _clickhouse_type(type_)
         return type_
-    except Unsupported:
+    except UnsupportedType:
         return pa.string() if is_textual(type_) else None
 
 
@@ -468,7 +466,7 @@ def _clickhouse_type(type_: pa.DataType) -> str:
     if pa.types.is_map(type_):
         value = column_type(type_.item_type, required=not type_.item_field.nullable)
         return f"Map({_clickhouse_type(type_.key_type)}, {value})"
-    raise Unsupported(f"{re.sub(r'<.*', '', str(type_))} has no ClickHouse type here")
+    raise UnsupportedType(f"{re.sub(r'<.*', '', str(type_))} has no ClickHouse type here")
 
 
 _HEAD = re.compile(r"\s*(\w+)\s*")

@@ -36,7 +36,7 @@ from landonce.config.secrets import redact
 from landonce.errors import CertificateRefused, ConfigError, TableUnfit, TargetRefused, TargetUnavailable
 from landonce.ledger.postgres_tls import certificate_refusal
 from landonce.sinks.iceberg import storage
-from landonce.tls import Keys, examine, refusal
+from landonce.tls import TlsKeys, examine, refusal
 
 _DOUBLE = struct.Struct("<d")
 _PROBE = 0.1
@@ -61,7 +61,7 @@ _UNREACHABLE = (
     DBAPIError,
 )
 S3_ADDRESSES = ("s3://", "s3a://")
-_CERTIFICATE_KEYS = Keys("`ssl: {cabundle: …}` of the catalog", "`ssl: {client: {cert: …, key: …}}` of the catalog")
+_CERTIFICATE_KEYS = TlsKeys("`ssl: {cabundle: …}` of the catalog", "`ssl: {client: {cert: …, key: …}}` of the catalog")
 _SPARK_TYPES = {"sql": "jdbc", "rest": "rest", "hive": "hive", "glue": "glue"}
 
 

@@ -74,6 +74,7 @@ from landonce.read.schema.fields import (
     Names,
     Path,
     Schema,
+    UnsupportedType,
     as_declared,
     is_uuid,
     json_note,
@@ -120,10 +121,6 @@ _INSTEAD_OF_MAP = "take map<string, …>, or a list of structs with a key and a 
 def renamed(rows: pa.Table) -> pa.Table:
     """Rows with landonce's names of the coordinates, under the names that Iceberg tables have."""
     return rows.rename_columns([PARTITION if name == "_partition" else name for name in rows.column_names])
-
-
-class Unsupported(Exception):
-    """A type that cannot be decoded exactly. The message is a sentence about it."""
 
 
 def schema_of(table_schema: TableSchema, *, coordinates: bool) -> Schema:
@@ -276,14 +273,14 @@ def iceberg_type(type_: pa.DataType, ids: Iterator[int], identity: tuple[str, ..
 
 
 def _single_type(type_: pa.DataType) -> IcebergType:
-    """Raises `Unsupported`."""
+    """Raises `UnsupportedType`."""
     if pt.is_decimal(type_):
         if type_.precision > _MOST_DIGITS:
-            raise Unsupported(f"it has more digits than the {_MOST_DIGITS} of an Iceberg decimal")
+            raise UnsupportedType(f"it has more digits than the {_MOST_DIGITS} of an Iceberg decimal")
         return DecimalType(type_.precision, type_.scale)
     if pt.is_timestamp(type_):
         if type_.unit == "ns":
-            raise Unsupported(
+            raise UnsupportedType(
                 "times with nanoseconds need format version 3, in which Spark cannot open the table; TIMESTAMP(6) is possible"
             )
         type_ = pa.timestamp("us", tz=type_.tz)
@@ -292,7 +289,7 @@ def _single_type(type_: pa.DataType) -> IcebergType:
     if pt.is_fixed_size_binary(type_) and not is_uuid(type_):
         return FixedType(type_.byte_width)
     if type_ not in _MADE:
-        raise Unsupported(f"{spelled(type_)} has no Iceberg type")
+        raise UnsupportedType(f"{spelled(type_)} has no Iceberg type")
     return _MADE[type_]
 
 
@@ -305,7 +302,7 @@ def unfit(type_: pa.DataType, path: str, *, by_spark: bool = False) -> Iterator[
             made = _single_type(each)
             if by_spark and isinstance(made, _NOT_IN_SPARK):
                 yield place, f"Spark's own writer is needed for this table, and has no type for {made}"
-        except Unsupported as why:
+        except UnsupportedType as why:
             yield place, str(why)
 
 

@@ -20,7 +20,7 @@ from landonce.read.changes import Changes
 from landonce.read.decoding import Decode, decode_by
 from landonce.read.evolution import observed
 from landonce.read.formats import Decoded, Reject
-from landonce.read.kafka.records import Record
+from landonce.read.kafka.records import KafkaMessage
 from landonce.read.route import Routing
 from landonce.read.rows import fit_to, records_of
 from landonce.read.schema.fields import Field, Schema
@@ -240,7 +240,7 @@ class FileWorker(BlockWorker):
         recipe = self.recipe
         decode = decode_by(table.schema, recipe.decoding, table.identity, recipe.changes)
 
-        def decode_within(values: pa.BinaryArray, messages: Sequence[Record]) -> Decoded:
+        def decode_within(values: pa.BinaryArray, messages: Sequence[KafkaMessage]) -> Decoded:
             rows = decode(values, messages)
             found = beyond(table.limits, rows.table)
             rejects = (*rows.rejects, *(Reject(int(rows.kept[at]), reason) for at, reason in found.items()))

@@ -61,6 +61,7 @@ from landonce.read.schema.fields import (
     Field,
     Schema,
     Unquoted,
+    UnsupportedType,
     is_uuid,
     json_note,
     landed,
@@ -159,10 +160,6 @@ class XmlText(sql.UserDefinedType[str]):
         return self.name
 
 
-class Unsupported(Exception):
-    """Records cannot become this type exactly. The message names it."""
-
-
 def column_field(
     sink: SqlSink, column: ReflectedColumn, declared: Field | None, *, selected: bool = False, chosen: bool = True
 ) -> Field | str | None:
@@ -191,14 +188,14 @@ def column_field(
         return found
     try:
         if sink.dialect == "postgresql" and str(column.get("written")).removesuffix("[]") in _CUT_SHORT:
-            raise Unsupported(f"PostgreSQL's {column['written']} does not hold every text")
+            raise UnsupportedType(f"PostgreSQL's {column['written']} does not hold every text")
         made = field_of(name, kind, sink.dialect, required=required)
         if name in sink.key and (made.unquoted or isinstance(made.judge, Parsed) or isinstance(kind, mysql.SET)):
-            raise Unsupported(
+            raise UnsupportedType(
                 "several texts are one value of its type, so it cannot be part of the key" + _with_digits(kind)
             )
         return made
-    except Unsupported as reason:
+    except UnsupportedType as reason:
         if required or declared is not None:
             return f"column {name}: {reason}"
         return (
@@ -229,7 +226,7 @@ def is_wide_number(type_: Any) -> bool:
 def _wide_number(name: str, type_: Any, required: bool) -> Field:
     digits, scale = type_.precision, type_.scale or 0
     if digits is not None and not 0 <= scale <= digits:
-        raise Unsupported(f"records cannot become {type_!r} exactly: its digits are far from the point")
+        raise UnsupportedType(f"records cannot become {type_!r} exactly: its digits are far from the point")
     judge = ANY_NUMBER if digits is None else Digits(digits - scale, scale)
     called = "NUMERIC" if digits is None else f"NUMERIC({digits}, {scale})"
     return Field(name, JSON, required, judge=judge, called=called)
@@ -312,7 +309,7 @@ def _array(name: str, type_: Any, required: bool) -> Field:
     """PostgreSQL does not say how many dimensions an array has: one is written. Its elements may be NULL."""
     item = type_.item_type
     if isinstance(item, (sql.CHAR, postgresql.DOMAIN)):
-        raise Unsupported(f"records cannot become an array of {item!r} exactly".replace("()", ""))
+        raise UnsupportedType(f"records cannot become an array of {item!r} exactly".replace("()", ""))
     inner = Field(name, JSON) if isinstance(item, sql.JSON) else field_of(name, item, "postgresql", required=False)
     if pt.is_date32(inner.type) or pt.is_timestamp(inner.type):  # the driver of the audit knows Python's times only
         first, end = (day * (1 if pt.is_date32(inner.type) else _DAY * _MICROSECONDS) for day in _PYTHONS_DAYS)
@@ -334,7 +331,7 @@ def _plain(type_: Any, dialect: str) -> pa.DataType:
     most = _SQLITE_DIGITS if dialect == "sqlite" else _MOST_DIGITS
     if isinstance(type_, sql.Numeric) and type_.precision and type_.precision <= most:
         return pa.decimal128(type_.precision, type_.scale or 0)
-    raise Unsupported(f"records cannot become {type_!r} exactly".replace("()", ""))
+    raise UnsupportedType(f"records cannot become {type_!r} exactly".replace("()", ""))
 
 
 def _of_postgres(name: str, type_: Any, required: bool) -> Field | None:
@@ -359,7 +356,7 @@ def _bits(name: str, type_: postgresql.BIT, required: bool) -> Field:
         return Field(name, pa.string(), required, pattern="[01]*", called="VARBIT", longest=type_.length)
     length = type_.length or 1
     if length > _LONGEST_PATTERN:
-        raise Unsupported(f"records cannot become {type_!r} exactly: it has more than {_LONGEST_PATTERN} bits")
+        raise UnsupportedType(f"records cannot become {type_!r} exactly: it has more than {_LONGEST_PATTERN} bits")
     return Field(name, pa.string(), required, pattern=f"[01]{{{length}}}", called=f"BIT({length})")
 
 
@@ -386,7 +383,7 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
     if kind == "BINARY":  # MySQL would add zero bytes to a shorter value
         return Field(name, pa.binary(type_.length or 1), required)
     if kind in ("FLOAT", "DOUBLE") and type_.scale is not None:
-        raise Unsupported(f"records cannot become {type_!r} exactly: MySQL rounds it")
+        raise UnsupportedType(f"records cannot become {type_!r} exactly: MySQL rounds it")
     if kind in ("CHAR", "NCHAR"):
         return Field(name, pa.string(), required, longest=type_.length, pattern=_NO_BLANK_AT_THE_END)
     if kind == "TIME":  # of a day, or a length of time
@@ -442,7 +439,7 @@ def copied_form(column: ReflectedColumn) -> str:
 
 def column_type(type_: pa.DataType, dialect: str) -> sql.TypeEngine[Any]:
     """The type of a column that landonce creates: `column_field` gives the same Arrow type back, where the type itself says how long
-    its values are. Raises `Unsupported`."""
+    its values are. Raises `UnsupportedType`."""
     plain: dict[pa.DataType, sql.TypeEngine[Any]] = {
         pa.bool_(): sql.Boolean(),
         pa.int8(): sql.SmallInteger(),
@@ -475,7 +472,7 @@ def column_type(type_: pa.DataType, dialect: str) -> sql.TypeEngine[Any]:
         )
     if pt.is_nested(type_) and landed(type_) == type_ and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
-    raise Unsupported(_no_column(type_, dialect))
+    raise UnsupportedType(_no_column(type_, dialect))
 
 
 def _no_column(type_: pa.DataType, dialect: str) -> str:
@@ -493,7 +490,7 @@ def column_or_text(type_: pa.DataType, dialect: str) -> pa.DataType:
     try:
         column_type(type_, dialect)
         return type_
-    except Unsupported:
+    except UnsupportedType:
         return text_type(type_)
 
 
@@ -589,7 +586,7 @@ def _column_types(declared: Schema, sink: SqlSink, server: str) -> dict[str, sql
         try:
             is_key_text = named and pt.is_string(each.type)
             kinds[each.name] = _key_type(sink.dialect, padless) if is_key_text else column_type(each.type, server)
-        except Unsupported as why:
+        except UnsupportedType as why:
             faults.append((each.name, str(why)))
     if faults:
         raise UnfitFields(faults, with_text(declared, {name for name, _ in faults}))

@@ -367,7 +367,7 @@ class _Items:
             for _ in range(int(self.left[row])):
                 starts.append(at)
                 at = walk(self.item, memory, at, end)
-        except Fault as fault:
+        except WalkFault as fault:
             self.cursor.faults.add(self.cursor.record[row : row + 1], self.where, fault.problem)
             at = end
         count = len(starts)
@@ -390,7 +390,7 @@ class _Items:
         return self.seen, Cursor(cursor.body, at, cursor.end[owner], cursor.record[owner], cursor.faults)
 
 
-class Fault(Exception):
+class WalkFault(Exception):
     """Raised by `walk`."""
 
     def __init__(self, problem: Reason) -> None:
@@ -409,7 +409,7 @@ def walk(node: Node, data: memoryview, at: int, end: int) -> int:
     elif isinstance(node, Union):
         branch, at = _varint(data, at, end)
         if not 0 <= branch < len(node.branches):
-            raise Fault(NO_BRANCH)
+            raise WalkFault(NO_BRANCH)
         at = walk(node.branches[branch], data, at, end)
     elif isinstance(node, Array | Map):
         at = _walk_blocks(entry_of(node), data, at, end)
@@ -417,10 +417,10 @@ def walk(node: Node, data: memoryview, at: int, end: int) -> int:
         number, at = _varint(data, at, end)
         if isinstance(node, Primitive) and node.kind in ("bytes", "string"):
             if number < 0:
-                raise Fault(NO_LENGTH)
+                raise WalkFault(NO_LENGTH)
             at += number
     if at > end:
-        raise Fault(CUT)
+        raise WalkFault(CUT)
     return at
 
 
@@ -435,7 +435,7 @@ def _walk_blocks(item: Node, data: memoryview, at: int, end: int) -> int:
             _, at = _varint(data, at, end)
         seen += count
         if (count * fewest > end - at) if fewest else seen > _ITEMS_WITHOUT_BYTES:
-            raise Fault(NO_ROOM)
+            raise WalkFault(NO_ROOM)
         for _ in range(count):
             at = walk(item, data, at, end)
 
@@ -444,7 +444,7 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
     bits = shift = 0
     while True:
         if at >= end:
-            raise Fault(CUT)
+            raise WalkFault(CUT)
         byte = data[at]
         at += 1
         bits |= (byte & 0x7F) << shift
@@ -452,7 +452,7 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
             break
         shift += 7
         if shift > 63:
-            raise Fault(NO_NUMBER)
+            raise WalkFault(NO_NUMBER)
     if bits >= 2**64:
-        raise Fault(NO_NUMBER)
+        raise WalkFault(NO_NUMBER)
     return (bits >> 1) ^ -(bits & 1), at

@@ -27,7 +27,7 @@ from landonce.errors import ConfigError
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Format, Indexes, RecordType, RecordTypes
 from landonce.read.formats.avro.cursor import Body, Cursor, Faults, Longs
-from landonce.read.formats.avro.plan import Mismatch, Plan, plan
+from landonce.read.formats.avro.plan import DecodePlan, Mismatch, plan
 from landonce.read.formats.avro.schema import (
     KEY_MARK,
     BadSchema,
@@ -268,7 +268,7 @@ class AvroDecoder:
         reader = source.readers
         self._reader = self._whole(reader) if reader is not None else None
         self._max_record_bytes = max_record_bytes
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: dict[bytes, DecodePlan] = {}
         if source.framing == "none":
             found = self._plan(b"")
             if isinstance(found, Reason):
@@ -329,7 +329,7 @@ class AvroDecoder:
             return writer
         return Record("key", (Member(self._schema.fields[0].place().names[0], writer),))
 
-    def _plan(self, key: bytes) -> Plan | Reason:
+    def _plan(self, key: bytes) -> DecodePlan | Reason:
         """A reason is not kept: a registry may know the id a moment later."""
         if key in self._plans:
             return self._plans[key]
@@ -349,7 +349,9 @@ def _end(cursor: Cursor) -> None:
         cursor.faults.reasons.setdefault(at, _TRAILING)
 
 
-def _name_forms(faults: Faults, made: Plan, records: pa.BinaryArray, body: Body, start: Longs, end: Longs) -> None:
+def _name_forms(
+    faults: Faults, made: DecodePlan, records: pa.BinaryArray, body: Body, start: Longs, end: Longs
+) -> None:
     """Adds to the reasons what the values are instead. One is framed if it can be read behind a frame."""
     forms = {at: _form(records[at].as_py()) for at in faults.reasons}
     framed = np.array([at for at, form in forms.items() if form == _FRAMED and end[at] - start[at] >= _FRAME], np.int64)

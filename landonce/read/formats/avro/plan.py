@@ -57,7 +57,7 @@ from landonce.read.formats.json.columns import (
     settle_keys,
     unfitting,
 )
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Place, Rule, Schema, folded, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, ConversionRule, Field, Place, Schema, folded, landed, spelled
 
 _NULL = Primitive("null")
 
@@ -66,7 +66,7 @@ class Mismatch(TypeError):
     """These records cannot become these columns. The message is the reason of the rejects."""
 
 
-class Plan(Protocol):
+class DecodePlan(Protocol):
     def read(self, cursor: Cursor) -> pa.Array:
         """The next value of each row in the column's type. Rows with a fault hold anything."""
 
@@ -89,7 +89,7 @@ class _Target:
         return replace(self, place=place, field=field, where=where)
 
 
-def plan(writer: Node, reader: Node | None, schema: Schema) -> Plan:
+def plan(writer: Node, reader: Node | None, schema: Schema) -> DecodePlan:
     """Raises `Mismatch`."""
     row = pa.struct(list(schema.arrow))
     # The row is a struct whose parts have their own limits.
@@ -97,7 +97,7 @@ def plan(writer: Node, reader: Node | None, schema: Schema) -> Plan:
     return _Required(_plan(writer, reader or writer, top), "")
 
 
-def _plan(writer: Node, reader: Node, to: _Target) -> Plan:
+def _plan(writer: Node, reader: Node, to: _Target) -> DecodePlan:
     if to.place.type == JSON:
         return _json(writer, reader, to)
     if isinstance(writer, Union):
@@ -125,14 +125,14 @@ def _plan(writer: Node, reader: Node, to: _Target) -> Plan:
     raise _unresolved(writer, reader, to)
 
 
-def _branch(writer: Node, reader: Node, to: _Target) -> Plan:
+def _branch(writer: Node, reader: Node, to: _Target) -> DecodePlan:
     try:
         return _plan(writer, reader, to)
     except Mismatch as error:
         return _Never(Reason(str(error), Code.SCHEMA_MISMATCH), writer, to.type)
 
 
-def _into_union(writer: Node, reader: Union, to: _Target) -> Plan:
+def _into_union(writer: Node, reader: Union, to: _Target) -> DecodePlan:
     """The branch of the same type, which equal full names decide; or else the first that the value can be promoted to."""
     tagged = is_tagged(reader, to.type)
     names = dict(zip(reader.branches, branch_names(reader.branches), strict=True))
@@ -168,7 +168,7 @@ def is_tagged(union: Union, type_: pa.DataType) -> bool:
     return bool(pt.is_struct(type_)) and len(names) > 1 and all(child.name in names for child in type_)
 
 
-def _tag(writer: Node, reader: Node, name: str, to: _Target) -> Plan:
+def _tag(writer: Node, reader: Node, name: str, to: _Target) -> DecodePlan:
     for at, each in enumerate(to.place.inside):
         if each.name == name:
             part = to.child(each, to.field.inside(name), inside(to.where, name))
@@ -206,7 +206,7 @@ def _spelled(node: Node) -> str:
 # Single values
 
 
-def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> Plan:
+def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> DecodePlan:
     if isinstance(writer, Enum) and isinstance(reader, Enum):
         return _enum(writer, reader, to)
     if isinstance(reader, Fixed) and isinstance(writer, Fixed):
@@ -240,7 +240,7 @@ def _is_loose(node: Primitive) -> bool:
     return node.logical is not None and node.logical.loose
 
 
-def _enum(writer: Enum, reader: Enum, to: _Target) -> Plan:
+def _enum(writer: Enum, reader: Enum, to: _Target) -> DecodePlan:
     made = values.conversion(pa.string(), to.field, to.type) if pt.is_string(to.type) else None
     if not _named_alike(writer, reader):
         raise _unresolved(writer, reader, to)
@@ -275,7 +275,7 @@ class _Fitted:
     node: values.Leaf
     promoted: values.Convert
     strictly: values.Convert | None
-    rule: Rule
+    rule: ConversionRule
     to: _Target
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -316,7 +316,7 @@ class _Nulls:
 # Records
 
 
-def _record(writer: Record, reader: Record, to: _Target) -> Plan:
+def _record(writer: Record, reader: Record, to: _Target) -> DecodePlan:
     if not pt.is_struct(to.type):
         raise _unfit(reader, to)
     slots = _slots(reader, to)
@@ -333,7 +333,7 @@ def _record(writer: Record, reader: Record, to: _Target) -> Plan:
             raise Mismatch(f"field {target.where!r} has two names in the Avro schema")
         filled.add(of_reader.name)
         steps.append(_Step(member, _required(_plan(member.type, of_reader.type, target), target), at))
-    missing: dict[int, Plan] = {}
+    missing: dict[int, DecodePlan] = {}
     for name, (at, target) in slots.items():
         if name not in filled:
             missing[at] = _default(next(each for each in reader.fields if each.name == name), target)
@@ -345,7 +345,7 @@ def _record(writer: Record, reader: Record, to: _Target) -> Plan:
     return _Struct(tuple(steps), tuple(missing.items()), to)
 
 
-def _required(made: Plan, target: _Target) -> Plan:
+def _required(made: DecodePlan, target: _Target) -> DecodePlan:
     return made if target.place.nullable else _Required(made, target.where)
 
 
@@ -374,7 +374,7 @@ def _reader_member(member: Member, reader: Record) -> Member | None:
     return next((each for each in reader.fields if member.name in each.aliases), None)
 
 
-def _default(member: Member, target: _Target) -> Plan:
+def _default(member: Member, target: _Target) -> DecodePlan:
     """The reader's default, encoded and decoded once: it goes the same way as any other value."""
     if member.default is NO_DEFAULT:
         if not target.place.nullable:
@@ -407,14 +407,14 @@ class _Step:
     """A field of the writer, in its order. Without a plan, no column wants it."""
 
     member: Member
-    plan: Plan | None
+    plan: DecodePlan | None
     slot: int
 
 
 @dataclass(frozen=True)
 class _Struct:
     steps: tuple[_Step, ...]
-    missing: tuple[tuple[int, Plan], ...]
+    missing: tuple[tuple[int, DecodePlan], ...]
     to: _Target
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -439,7 +439,7 @@ _IS_NULL = Reason("is null, and the column must not be", Code.MISSING_FIELD)
 class _Required:
     """A place that must not be null."""
 
-    plan: Plan
+    plan: DecodePlan
     where: str
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -453,7 +453,7 @@ class _Required:
 # JSON text
 
 
-def _json(writer: Node, reader: Node, to: _Target) -> Plan:
+def _json(writer: Node, reader: Node, to: _Target) -> DecodePlan:
     """Whatever the value is: read as the columns that its schema suggests, then written as JSON. What a union holds is the value itself
     for a target that takes several types, or one number; elsewhere it is named by its type."""
     if to.field.unquoted or (to.field.judge is not None and to.field.judge.any_type):
@@ -471,7 +471,7 @@ def _json(writer: Node, reader: Node, to: _Target) -> Plan:
 
 @dataclass(frozen=True)
 class _JsonText:
-    plan: Plan
+    plan: DecodePlan
     to: _Target
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -491,7 +491,7 @@ class _JsonText:
 
 @dataclass(frozen=True)
 class _List:
-    item: Plan
+    item: DecodePlan
     writer: Array
     to: _Target
 
@@ -507,7 +507,7 @@ def _offsets(counts: Any) -> pa.Array:
     return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
 
 
-def _positions(writer: Array, reader: Array, to: _Target) -> Plan:
+def _positions(writer: Array, reader: Array, to: _Target) -> DecodePlan:
     """An array as the parts of a tuple, as in JSON."""
     plans = []
     for at, place in enumerate(to.place.inside):
@@ -518,7 +518,7 @@ def _positions(writer: Array, reader: Array, to: _Target) -> Plan:
 
 @dataclass(frozen=True)
 class _Positions:
-    plans: tuple[Plan, ...]
+    plans: tuple[DecodePlan, ...]
     writer: Array
     to: _Target
 
@@ -535,7 +535,7 @@ class _Positions:
         return pa.StructArray.from_arrays(columns, fields=list(self.to.type))
 
 
-def _map(writer: Map, reader: Map, to: _Target) -> Plan:
+def _map(writer: Map, reader: Map, to: _Target) -> DecodePlan:
     if not pt.is_map(to.type):
         raise _unfit(reader, to)
     key_place = Place(KEY, to.type.key_type, False, ())
@@ -577,8 +577,8 @@ def _without_null(keys: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _MapOf:
-    key: Plan
-    value: Plan
+    key: DecodePlan
+    value: DecodePlan
     writer: Map
     to: _Target
 
@@ -605,7 +605,7 @@ class _MapOf:
 
 @dataclass(frozen=True)
 class _Branches:
-    plans: tuple[Plan, ...]
+    plans: tuple[DecodePlan, ...]
     to: _Target
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -630,7 +630,7 @@ class _Branches:
 
 @dataclass(frozen=True)
 class _Tagged:
-    plan: Plan
+    plan: DecodePlan
     at: int
     type: pa.DataType
 

@@ -56,7 +56,7 @@ from landonce.read.formats.json.columns import (
     settle,
     wire_type,
 )
-from landonce.read.formats.json.explain import Finding, explain, rounded
+from landonce.read.formats.json.explain import Explained, explain, rounded
 from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
 from landonce.read.schema.fields import JSON, Schema
 
@@ -173,7 +173,7 @@ class JsonDecoder:
 
     def _decode_each(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         good: defaultdict[Integers, list[int]] = defaultdict(list)
-        suspect: list[tuple[int, Finding]] = []
+        suspect: list[tuple[int, Explained]] = []
         texts = records.to_pylist()
         for at, text in enumerate(texts):
             finding = explain(text.decode(), self._schema)
@@ -188,7 +188,7 @@ class JsonDecoder:
         for integers, members in good.items():
             group = pa.array([texts[at] for at in members], pa.binary())
             if not self._try(found, rows[members], group, integers):
-                suspect += [(at, Finding(integers=integers)) for at in members]
+                suspect += [(at, Explained(integers=integers)) for at in members]
         for at, finding in suspect:
             record = pa.array([texts[at]], pa.binary())
             integers = self._ticked_in(finding)
@@ -198,7 +198,7 @@ class JsonDecoder:
             if not self._try(found, rows[at : at + 1], record, integers):
                 found.reject(rows[at], finding.reason or _REFUSED_BY_READER)
 
-    def _ticked_in(self, finding: Finding) -> Integers:
+    def _ticked_in(self, finding: Explained) -> Integers:
         return frozenset(at for at in self._ticked if at in (finding.integers or ()))
 
     def _group_by_guess(self, records: pa.BinaryArray) -> Iterator[tuple[Integers, Indexes]]:

@@ -40,7 +40,7 @@ _TOO_DEEP = Reason("nested too deeply", Code.TOO_LARGE)
 
 
 @dataclass(frozen=True)
-class Finding:
+class Explained:
     """``reason`` is None if nothing is wrong; ``integers`` are the positions of fields that hold an integer, or
     None if the record could not be read that far.
     """
@@ -85,30 +85,30 @@ class _Object(list[tuple[str, Any]]):
     """The members of an object with repeated keys, which a dict would hide."""
 
 
-def explain(text: str, schema: Schema) -> Finding:
+def explain(text: str, schema: Schema) -> Explained:
     """Examines one record by itself."""
     try:
         value = _READER.decode(text)
         if not isinstance(value, _Object):
-            return Finding(Reason(f"not a JSON object but {_kind(value)}", Code.MALFORMED), certain=True)
+            return Explained(Reason(f"not a JSON object but {_kind(value)}", Code.MALFORMED), certain=True)
         if _SURROGATE.search(text) and _has_lone_surrogate(value):
-            return Finding(_LONE_SURROGATE)
+            return Explained(_LONE_SURROGATE)
         level = _level(schema)
         problem = next(_members(value, level, "", {field.name: field.scale for field in schema.fields}), None)
     except json.JSONDecodeError as error:
         # Arrow accepts NaN, Inf and Infinity in fields that it skips, some in spellings that Python does not know.
-        return Finding(_syntax(error), certain="NaN" not in text and "Inf" not in text)
+        return Explained(_syntax(error), certain="NaN" not in text and "Inf" not in text)
     except _BeyondDouble:
-        return Finding(BEYOND_DOUBLE)
+        return Explained(BEYOND_DOUBLE)
     except RecursionError:
-        return Finding(_TOO_DEEP)
+        return Explained(_TOO_DEEP)
     members = {name: members[-1][1] for name, members in level.sort(value).items()}
     integers = frozenset(
         position for position, field in enumerate(schema.fields) if isinstance(members.get(field.name), _Integer)
     )
     if problem is None:
-        return Finding(None, integers, empty=not value)
-    return Finding(problem.reason, integers, certain=problem.certain)
+        return Explained(None, integers, empty=not value)
+    return Explained(problem.reason, integers, certain=problem.certain)
 
 
 def rounded(text: str, schema: Schema) -> Reason | None:

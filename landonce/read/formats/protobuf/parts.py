@@ -54,7 +54,7 @@ _NUMBER = r"\A[+-]?[0-9]+(?:\.[0-9]+)?\z"
 NOT_READ = Wire(0, 0)
 
 
-class Part(ABC):
+class FieldPart(ABC):
     """What becomes of one field. `settle` gets one value per row: null if the record does not hold it."""
 
     wire: Wire
@@ -64,7 +64,7 @@ class Part(ABC):
 
 
 @dataclass(frozen=True)
-class Absent(Part):
+class Absent(FieldPart):
     """A field that the message does not have."""
 
     type: pa.DataType
@@ -75,7 +75,7 @@ class Absent(Part):
 
 
 @dataclass(frozen=True)
-class Scalar(Part):
+class Scalar(FieldPart):
     """Numbers, booleans, strings, bytes."""
 
     wire: Wire
@@ -107,7 +107,7 @@ class Scalar(Part):
 
 
 @dataclass(frozen=True)
-class Enum(Part):
+class EnumPart(FieldPart):
     """A number becomes its first name, or stays a number. A number without a name has no text."""
 
     wire: Wire
@@ -139,7 +139,7 @@ class Enum(Part):
 
 
 @dataclass(frozen=True)
-class JsonText(Part):
+class JsonTextPart(FieldPart):
     """A message of any type as JSON. ``pieces``: the array holds lists of pieces; together they are the message."""
 
     wire: Wire
@@ -163,7 +163,7 @@ class JsonText(Part):
 
 
 @dataclass(frozen=True)
-class JsonOfMany(Part):
+class JsonOfMany(FieldPart):
     """A repeated field or a map as JSON."""
 
     wire: Wire
@@ -190,7 +190,7 @@ class JsonOfMany(Part):
 
 
 @dataclass(frozen=True)
-class Timestamp(Part):
+class Timestamp(FieldPart):
     wire: Wire
     field: Field
     always: bool = False
@@ -220,7 +220,7 @@ class Timestamp(Part):
 
 
 @dataclass(frozen=True)
-class Duration(Part):
+class Duration(FieldPart):
     """In seconds."""
 
     wire: Wire
@@ -241,11 +241,11 @@ class Duration(Part):
 
 
 @dataclass(frozen=True)
-class Wrapper(Part):
+class Wrapper(FieldPart):
     """A message around one value, which may therefore be absent."""
 
     wire: Wire
-    value: Part
+    value: FieldPart
     always: bool = False
 
     def settle(self, array: pa.Array) -> Settled:
@@ -255,12 +255,12 @@ class Wrapper(Part):
 
 
 @dataclass(frozen=True)
-class Struct(Part):
+class Struct(FieldPart):
     """A message as a struct. ``children`` and ``paths``: by field of the type."""
 
     wire: Wire
     type: pa.DataType
-    children: tuple[Part, ...]
+    children: tuple[FieldPart, ...]
     paths: tuple[str, ...]
     required: tuple[Wire, ...] = ()
     """What a proto2 message must hold."""
@@ -287,12 +287,12 @@ class Struct(Part):
 
 
 @dataclass(frozen=True)
-class List(Part):
+class List(FieldPart):
     """A repeated field. Without elements it is an empty list, or absent where a list has a fixed number of items."""
 
     wire: Wire
     type: pa.DataType
-    item: Part
+    item: FieldPart
     count: int | None = None
     path: str = ""
 
@@ -308,12 +308,12 @@ class List(Part):
 
 
 @dataclass(frozen=True)
-class Positions(Part):
+class Positions(FieldPart):
     """A repeated field as the parts of a tuple. Without elements it is absent."""
 
     wire: Wire
     type: pa.DataType
-    items: tuple[Part, ...]
+    items: tuple[FieldPart, ...]
     path: str
 
     def settle(self, array: pa.Array) -> Settled:
@@ -337,13 +337,13 @@ class Positions(Part):
 
 
 @dataclass(frozen=True)
-class Map(Part):
+class MapPart(FieldPart):
     """The entries of a map. If a key occurs twice, its last entry counts."""
 
     wire: Wire
     type: pa.DataType
-    key: Part
-    value: Part
+    key: FieldPart
+    value: FieldPart
     path: str
 
     def settle(self, array: pa.Array) -> Settled:
@@ -479,7 +479,7 @@ def _lifted(faults: Sequence[Fault], lists: pa.Array) -> list[Fault]:
     return lifted
 
 
-def _last_entries(array: pa.Array, key: Part) -> pa.Array:
+def _last_entries(array: pa.Array, key: FieldPart) -> pa.Array:
     """The entries of maps, without those whose key occurs again later in the same map."""
     keys = _filled(array.values.field(key.wire.key), ZEROS[key.wire.type])
     codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)

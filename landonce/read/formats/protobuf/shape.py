@@ -35,12 +35,12 @@ from landonce.read.formats.protobuf.parts import (
     ZEROS,
     Absent,
     Duration,
-    Enum,
+    EnumPart,
+    FieldPart,
     JsonOfMany,
-    JsonText,
+    JsonTextPart,
     List,
-    Map,
-    Part,
+    MapPart,
     Positions,
     Scalar,
     Struct,
@@ -111,7 +111,7 @@ class _Building:
         """`inside`: the places of the struct's fields, and the limits of each."""
         places = dict(inside)
         wanted = by_record_name(places, self.fold_case)
-        parts: dict[str, Part] = {}
+        parts: dict[str, FieldPart] = {}
         needed: set[int] = set()
         for each in descriptor.fields:
             place = wanted.get(folded(each.name, self.fold_case))
@@ -128,7 +128,7 @@ class _Building:
         required = tuple(each for each in wires if descriptor.fields_by_number[each.number].is_required)
         return Struct(Wire(0, MESSAGE, path, inside=wires), type_, children, paths, required, _oneofs(wires))
 
-    def field(self, field: Any, place: Place, limits: Field, path: str) -> Part:
+    def field(self, field: Any, place: Place, limits: Field, path: str) -> FieldPart:
         type_ = place.type
         if _is_repeated(field) and field.type != GROUP and (pt.is_string(type_) or type_ == JSON):
             plain = BYTES if field.message_type is not None else None
@@ -145,25 +145,27 @@ class _Building:
             item = self.single(field, place.inside[0], limits, f"{path}[]")
             return List(replace(item.wire, repeated=True, oneof=None), landed(type_), item, limits.items, path)
         part = self.single(field, place, limits, path)
-        if isinstance(part, JsonText) and part.wire.oneof is None:
+        if isinstance(part, JsonTextPart) and part.wire.oneof is None:
             return replace(part, wire=replace(part.wire, repeated=True), pieces=True)
         return part
 
-    def map(self, field: Any, place: Place, limits: Field, path: str) -> Part:
+    def map(self, field: Any, place: Place, limits: Field, path: str) -> FieldPart:
         entry = field.message_type.fields_by_name
         type_ = place.type
         as_text = pt.is_string(type_.key_type) and entry["key"].type != STRING
         key_place = Place(KEY, type_.key_type, False, (KEY,))
         if as_text:
-            key: Part = Scalar(_wire(entry["key"], path), _leaf(limits.inside(KEY), path, type_.key_type), written=True)
+            key: FieldPart = Scalar(
+                _wire(entry["key"], path), _leaf(limits.inside(KEY), path, type_.key_type), written=True
+            )
         else:
             key = self.single(entry["key"], key_place, limits.inside(KEY), path)
         value = self.single(entry["value"], place.inside[0], limits.inside(VALUE), path)
         key, value = _always(key), _always(value)
         wire = Wire(field.number, MESSAGE, path, repeated=True, inside=(key.wire, value.wire))
-        return Map(wire, landed(type_), key, value, path)
+        return MapPart(wire, landed(type_), key, value, path)
 
-    def single(self, field: Any, place: Place, limits: Field, path: str) -> Part:
+    def single(self, field: Any, place: Place, limits: Field, path: str) -> FieldPart:
         """One value: of a field, in a list, in a map."""
         type_ = place.type
         if field.message_type is not None:
@@ -177,21 +179,21 @@ class _Building:
             for each in field.enum_type.values:
                 names.setdefault(each.number, each.name)
             if pt.is_string(type_) or pt.is_integer(type_) or type_ == JSON:
-                return Enum(wire, leaf, zero, tuple(sorted(names.items())), field.enum_type.full_name)
+                return EnumPart(wire, leaf, zero, tuple(sorted(names.items())), field.enum_type.full_name)
         elif can_become(field.type, leaf):
             return Scalar(wire, leaf, zero, utf8=field.type == STRING)
         elif leaf.rule is not None and takes(_own(field.type), type_, leaf.rule):
             return Scalar(wire, leaf, zero, utf8=field.type == STRING, by_rule=True)
         return self.misfit(field, type_, path)
 
-    def message(self, field: Any, place: Place, limits: Field, path: str) -> Part:
+    def message(self, field: Any, place: Place, limits: Field, path: str) -> FieldPart:
         type_, descriptor = place.type, field.message_type
         name = descriptor.full_name
         wire = _wire(field, path)
         single = name in WRAPPERS and self.is_value(descriptor.fields_by_name["value"].type, type_, limits)
         if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE and not single:
             bare = name in _BARE_TEXT and type_ != JSON
-            return JsonText(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
+            return JsonTextPart(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
         if pt.is_struct(type_):
             inside = [(each, limits.inside(each.name)) for each in place.inside]
             made = self.struct(descriptor, landed(type_), inside, path)
@@ -210,7 +212,7 @@ class _Building:
         """Whether a wrapper around this type of values becomes its value where the column takes any message as JSON."""
         return type_ == JSON or kind == STRING or (limits.rule is not None and takes(_own(kind), type_, limits.rule))
 
-    def misfit(self, field: Any, type_: pa.DataType, path: str) -> Part:
+    def misfit(self, field: Any, type_: pa.DataType, path: str) -> FieldPart:
         self.misfits.append(Misfit(path, f"is {kind_of(field)}, which cannot become {spelled(type_)}"))
         return Absent(landed(type_), _wire(field, path))
 
@@ -282,11 +284,11 @@ def _leaf(limits: Field, path: str, type_: pa.DataType) -> Field:
     return replace(limits, name=path, type=type_, required=False, aliases=(), inner_aliases=(), inner=(), scale=scale)
 
 
-def _always(part: Part) -> Part:
+def _always(part: FieldPart) -> FieldPart:
     """An entry of a map has both of its fields: if one is absent, it has its zero."""
-    if isinstance(part, Scalar | Enum):
+    if isinstance(part, Scalar | EnumPart):
         return replace(part, zero=part.zero if part.zero is not None else ZEROS[part.wire.type])
-    if isinstance(part, JsonText | Timestamp | Duration | Wrapper | Struct):
+    if isinstance(part, JsonTextPart | Timestamp | Duration | Wrapper | Struct):
         return replace(part, always=True)
     return part
 
