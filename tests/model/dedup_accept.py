@@ -347,4 +347,4 @@ class Accepting(Drivers):
         held = " ".join(f"{key}{place[1]}.{place[2]}{place[0]}" for key, place in sorted(keys.items()))
         name = f"{shard}.{level}.{bucket}:{held}"
         self.keys[name] = keys
-        return self.rules.Run(name, shard, level, bucket, len(keys), 1, "")
+        return self.rules.ListedRun(name, shard, level, bucket, len(keys), 1, "")
