@@ -34,8 +34,7 @@ def read(path: Path) -> str:
 def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
     """The model of this text, or a `ConfigError` that names every mistake in it. `path` is for messages, `keys` for hints."""
     try:
-        _refuse_vast(yaml.compose(text, Loader=yaml.SafeLoader))
-        document = yaml.load(text, Loader=_NoRepeats)  # noqa: S506  a SafeLoader
+        document = _constructed(text)
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply.") from None
     except yaml.YAMLError as error:
@@ -48,6 +47,17 @@ def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
     except ValidationError as error:
         lines = "\n".join(_mistakes(error, _lines(text), keys))
         raise ConfigError(secrets.redact(f"{path}:\n{lines}")) from None
+
+
+def _constructed(text: str) -> Any:
+    """What the YAML means. Its values are counted before they are made."""
+    loader = _NoRepeats(text)
+    try:
+        node = loader.get_single_node()
+        _refuse_vast(node)
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 def _refuse_vast(document: yaml.Node | None) -> None:

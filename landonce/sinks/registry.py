@@ -6,6 +6,7 @@ A sink's modules are imported when a file names it: a pipeline to ClickHouse doe
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -26,7 +27,7 @@ _BUILT_IN = {
 
 
 def names() -> tuple[str, ...]:
-    """What may be below `sink:` in a pipeline file."""
+    """What may be below `sink:` in a pipeline file. Reads the metadata of every installed package."""
     offered = {each.name for each in entry_points(group=GROUP)}
     return (*_BUILT_IN, *sorted(offered - set(_BUILT_IN)))
 
@@ -51,7 +52,7 @@ def section_of(given: Any) -> SinkSection:
         raise ValidationError.from_exception_data(
             "Sink", [{"type": "model_type", "input": None, "ctx": {"class_name": "Sink"}}]
         )
-    known = names()
+    known = tuple(_BUILT_IN) if given.keys() <= _BUILT_IN.keys() else names()
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ValidationError.from_exception_data(
@@ -61,8 +62,13 @@ def section_of(given: Any) -> SinkSection:
     if len(named) != 1:
         *others, last = _BUILT_IN
         raise ValueError(f"name one sink: {', '.join(others)} or {last}")
-    kind = section(named[0])
-    fields: dict[str, Any] = {named[0]: (kind, ...)}
-    chosen = create_model("Sink", __base__=Part, **fields).model_validate({named[0]: given[named[0]]})
+    chosen = _alone(named[0], section(named[0])).model_validate({named[0]: given[named[0]]})
     found: SinkSection = getattr(chosen, named[0])
     return found
+
+
+@cache
+def _alone(name: str, kind: type[SinkSection]) -> type[Part]:
+    """A model of `sink:` with this key alone, so that pydantic names the place of each mistake."""
+    fields: dict[str, Any] = {name: (kind, ...)}
+    return create_model("Sink", __base__=Part, **fields)
