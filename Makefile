@@ -9,7 +9,7 @@ WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 COVERING := $(patsubst %,tests/unit/test_%.py,batch_machine cases dedup_decisions dedup_rules fanout_account guard_values ledger_state letter_plans move_in move_in_clickhouse operate \
 	pace packing push_rows query_parts query_protocol query_snapshots reasons rebase_rows roll_back seek shard_map source start target tokens tolerance topic_identity worker_steps)
-ALL_TESTS := $(PYTEST) -m "not long" --durations=25
+ALL_TESTS := $(PYTEST) -m "not long" --worlds 6000 --durations=25
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -55,6 +55,7 @@ pytest: test-setup
 
 test-long: test-setup  ## the tests that take too long for every change; CONTRIBUTING.md says which
 	$(PYTEST) -m long --durations=25
+	$(PYTEST) -m "not long" tests/model
 	$(PYTEST) -m "not long" --spark-workers tests/integration
 	$(PYTEST) -m "not long" --hypothesis-profile=long tests/unit
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -38,20 +39,26 @@ class _Loaded(Mapping[str, Any]):
     """The commands by name. Each module is loaded at first use, so that no command waits for the imports of another."""
 
     def __getitem__(self, name: str) -> Any:
-        module, panel = _COMMANDS[name]
-        found = getattr(import_module(module), name)
-        alone = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-        if isinstance(found, typer.Typer):
-            alone.add_typer(found, name=name, rich_help_panel=panel)
-            return typer.main.get_group(alone).commands[name]
-        alone.command(name, rich_help_panel=panel)(found)
-        return typer.main.get_command(alone)
+        return _command(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_COMMANDS)
 
     def __len__(self) -> int:
         return len(_COMMANDS)
+
+
+@cache
+def _command(name: str) -> Any:
+    """Click asks for it several times in each call."""
+    module, panel = _COMMANDS[name]
+    found = getattr(import_module(module), name)
+    alone = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name, rich_help_panel=panel)
+        return typer.main.get_group(alone).commands[name]
+    alone.command(name, rich_help_panel=panel)(found)
+    return typer.main.get_command(alone)
 
 
 class _Commands(TyperGroup):

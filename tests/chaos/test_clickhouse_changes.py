@@ -154,9 +154,10 @@ def found(url: str) -> dict[int, tuple[str | None, int]]:
     [
         pytest.param(PlainDrivers, KILLS, REPLACING, id="replacing"),
         pytest.param(PlainDrivers, IN_ORDER, COLLAPSING, id="collapsing"),
+        pytest.param(PlainDrivers, FEW, "changes: {mode: debezium}", id="debezium"),
         *(
-            pytest.param(PlainDrivers, FEW, f"changes: {{mode: {mode}}}", id=mode)
-            for mode in ("upsert", "debezium", "dms")
+            pytest.param(PlainDrivers, FEW, f"changes: {{mode: {mode}}}", id=mode, marks=pytest.mark.long)
+            for mode in ("upsert", "dms")
         ),
         pytest.param(
             PlainDrivers,

@@ -43,6 +43,7 @@ def test_rows_land_in_transactions(
         made.settled()
 
 
+@pytest.mark.long
 def test_files_are_committed_to_iceberg(tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
     """The table is its own ledger, and the store is a file beside it."""
     play = lake(tmp_path, kafka, new_topic(partitions=2), batch=BATCH, drivers=PlainDrivers)
@@ -51,6 +52,7 @@ def test_files_are_committed_to_iceberg(tmp_path: Path, kafka: LocalKafka, new_t
         made.settled()
 
 
+@pytest.mark.long
 def test_blocks_are_claimed_for_a_wrapped_sink(
     tmp_path: Path, kafka: LocalKafka, new_topic: Callable[..., str]
 ) -> None:

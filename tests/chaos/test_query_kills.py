@@ -180,7 +180,7 @@ def test_a_query_into_clickhouse_is_killed_and_lands_everything_once(
 @pytest.mark.parametrize(
     "places",
     [
-        pytest.param(("accepted.after+1", LOST), id="once"),
+        pytest.param(("accepted.after+1", LOST), id="once", marks=pytest.mark.long),
         pytest.param(
             ("joined.after", LOST, "send.after", "record.before"),
             id="chain",

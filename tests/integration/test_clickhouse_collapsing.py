@@ -59,7 +59,7 @@ def mirror(
     return made
 
 
-@pytest.mark.parametrize("mode", ["debezium", "dms"])
+@pytest.mark.parametrize("mode", ["debezium", pytest.param("dms", marks=pytest.mark.long)])
 def test_final_and_sums_are_the_dict_after_every_batch(
     mirror: Collapsing, mode: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +93,7 @@ def test_final_and_sums_are_the_dict_after_every_batch(
 
 
 @pytest.mark.parametrize("place", ["send.before", "send.after", "probe.after"])
-@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("merged", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_merges_in_the_middle_of_recovery(
     mirror: Collapsing, place: str, merged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,7 @@ def test_merges_in_the_middle_of_recovery(
 
 
 @pytest.mark.parametrize("place", ["send.before", "send.after"])
-@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("merged", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_block_that_only_deletes_is_proven_by_what_is_gone(
     mirror: Collapsing, place: str, merged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

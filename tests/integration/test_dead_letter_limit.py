@@ -182,7 +182,7 @@ def test_a_wrong_file_halts_the_run_and_a_corrected_one_goes_on(kind: Kind) -> N
     assert (kind.offsets(), kind.letters()) == (Counter(range(250)), Counter())
 
 
-@pytest.mark.parametrize("kind", [Sqlite, FanOut, ClickHouse], indirect=True)
+@pytest.mark.parametrize("kind", [Sqlite, FanOut, pytest.param(ClickHouse, marks=pytest.mark.long)], indirect=True)
 def test_killed_while_a_plan_is_given_up_nothing_of_it_counts(kind: Kind) -> None:
     """Before that is recorded, the plan is pending, and the error says the way on. After it, the letters that were staged are removed."""
 
@@ -234,7 +234,7 @@ def test_another_limit_goes_on_where_the_run_halted(kind: Kind) -> None:
     assert kind.letters() == Counter(range(0, 300, 2))
 
 
-@pytest.mark.parametrize("kind", [Sqlite, ClickHouse], indirect=True)
+@pytest.mark.parametrize("kind", [Sqlite, pytest.param(ClickHouse, marks=pytest.mark.long)], indirect=True)
 def test_the_way_on_after_a_halt_lands_every_record(kind: Kind) -> None:
     """As the error says: a run without a limit records the batch, some of whose rows have landed; then the corrected file, and a replay."""
 
@@ -274,7 +274,7 @@ def test_the_first_bad_record_may_halt_the_run(kind: Kind) -> None:
     assert kind.letters() == Counter([40])
 
 
-@pytest.mark.parametrize("kind", [Sqlite, Table], indirect=True)
+@pytest.mark.parametrize("kind", [Sqlite, pytest.param(Table, marks=pytest.mark.long)], indirect=True)
 def test_short_runs_add_up_after_a_long_history_of_good_records(kind: Kind) -> None:
     """A wrong file, run as a cron job does: each run has fewer bad records than the floor, and all records together are within the limit."""
     kind.send(*({"id": number} for number in range(1500)))

@@ -239,7 +239,9 @@ def test_every_event_lands_once(make: Callable[..., Target], kind: str, store: s
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("kind", ["clickhouse", "iceberg", pytest.param("sqlite", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", ["clickhouse", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("iceberg", "sqlite"))]
+)
 def test_expressions_make_rows_of_unique_events(make: Callable[..., Target], kind: str) -> None:
     """Keys are taken from records, before expressions."""
     target = make(kind)
@@ -265,7 +267,9 @@ def only_accept(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return switch
 
 
-@pytest.mark.parametrize("kind", ["iceberg", "clickhouse", "postgres", pytest.param("sqlite", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", ["clickhouse", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("iceberg", "postgres", "sqlite"))]
+)
 def test_events_of_several_schemas_wait_in_the_store(
     make: Callable[..., Target], only_accept: Callable[[bool], None], tmp_path: Path, kind: str
 ) -> None:

@@ -47,7 +47,9 @@ def in_delta(path: Path) -> list[Row]:
     return [tuple(row.values()) for row in rows]
 
 
-@pytest.fixture(params=["transactional", "snapshot", "deduplicating"])
+@pytest.fixture(
+    params=["transactional", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("snapshot", "deduplicating"))]
+)
 def site(
     request: pytest.FixtureRequest,
     spark: SparkSession,

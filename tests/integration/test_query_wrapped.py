@@ -129,7 +129,7 @@ def test_what_is_pending_is_settled_by_its_row_whichever_cut_comes_next(open_sit
     assert set(attempts(site).values()) == {1}
 
 
-@pytest.mark.parametrize("kind", ["idempotent", "probe"])
+@pytest.mark.parametrize("kind", [pytest.param("idempotent", marks=pytest.mark.long), "probe"])
 def test_a_push_without_an_answer_takes_effect_once(open_site: Open, kind: str) -> None:
     """In the run that made it, after a crash, and where the target took nothing."""
     site = open_site(kind)
@@ -189,7 +189,7 @@ def test_a_block_in_doubt_waits_for_its_rows(open_site: Open, kind: str) -> None
     site.exact()
 
 
-@pytest.mark.parametrize("found", ["landed", "absent"])
+@pytest.mark.parametrize("found", ["landed", pytest.param("absent", marks=pytest.mark.long)])
 @pytest.mark.parametrize("cut", [pytest.param(None, marks=pytest.mark.long), 3], ids=["whole", "smaller"])
 def test_a_person_says_what_became_of_a_block(
     open_site: Open, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: str, cut: int | None

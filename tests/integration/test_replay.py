@@ -173,7 +173,10 @@ WOULD_LAND = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=[pytest.mark.long] if each in ("clickhouse", "iceberg") else []) for each in KINDS],
+)
 def test_an_audit_is_exact_before_between_and_after_a_replay(make: Callable[[str], Replayed], kind: str) -> None:
     """The file is corrected so that one of the two letters would land. A row that became a letter by the same file stays a fault."""
 
@@ -296,7 +299,10 @@ def test_lines_that_match_no_letter_are_refused(make: Callable[[str], Replayed])
     assert site.letters() == [3, 5]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=[pytest.mark.long] if each in ("clickhouse", "iceberg") else []) for each in KINDS],
+)
 def test_dropped_letters_are_accounted_for(make: Callable[[str], Replayed], kind: str) -> None:
     site = make(kind)
     assert site.landonce("dead drop", f"{site.topic}:0:4", "--yes").code == 1

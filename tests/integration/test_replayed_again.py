@@ -182,7 +182,7 @@ def test_a_file_is_replayed_twice_also_where_a_value_was_not_edited(make: Make) 
 # A target that went back.
 
 
-@pytest.mark.parametrize("kind", ["iceberg", "sqlite", "clickhouse"])
+@pytest.mark.parametrize("kind", ["iceberg", "sqlite", pytest.param("clickhouse", marks=pytest.mark.long)])
 def test_letters_whose_rows_went_with_the_target_land_again(make: Make, kind: str) -> None:
     """Kafka has deleted their records: nothing but the folder has them. The row of an earlier replay is there still."""
     site = make(kind)
@@ -208,7 +208,7 @@ def test_letters_whose_rows_went_with_the_target_land_again(make: Make, kind: st
     exact(site)
 
 
-@pytest.mark.parametrize("kind", ["iceberg", "sqlite"])
+@pytest.mark.parametrize("kind", ["iceberg", pytest.param("sqlite", marks=pytest.mark.long)])
 def test_a_second_landing_is_killed_anywhere(make: Make, kind: str) -> None:
     site = make(kind)
     go_back = restore_point(site)
@@ -370,7 +370,9 @@ def test_rows_that_are_kept_keep_the_values_that_people_gave(make: Make) -> None
     exact(site, landed=7, dead_lettered=1, filtered=0)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "clickhouse", "iceberg"])
+@pytest.mark.parametrize(
+    "kind", ["sqlite", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("clickhouse", "iceberg"))]
+)
 def test_a_lost_ledger_knows_nothing_of_what_was_done(make: Make, kind: str) -> None:
     """With SQLite and Iceberg the target is lost with it."""
     site = make(kind)
@@ -411,7 +413,7 @@ def test_letters_that_a_run_reads_again_are_not_dropped(make: Make) -> None:
     exact(site, landed=6, dead_lettered=1, filtered=1)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "iceberg"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("iceberg", marks=pytest.mark.long)])
 @pytest.mark.parametrize("following", ["dead list", "run", "dead drop"])
 def test_a_drop_is_killed_anywhere_and_the_next_command_finishes_or_discards_it(
     make: Make, kind: str, following: str

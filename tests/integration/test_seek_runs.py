@@ -147,7 +147,9 @@ def records(first: int, end: int) -> list[Any]:
 GOOD = Counter(each for each in range(20) if each % 5 != 4)
 
 
-@pytest.mark.parametrize("pipe", [*KEPT_BY, "postgres", pytest.param("mariadb", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "pipe", [*KEPT_BY, *(pytest.param(kind, marks=pytest.mark.long) for kind in ("postgres", "mariadb"))], indirect=True
+)
 def test_back_with_rows_removed(pipe: Pipe) -> None:
     """Killed at every step; then no driver starts, and the same command goes on. What lands is what the present file makes."""
     topic = pipe.topics[0]
@@ -210,7 +212,7 @@ def test_back_with_rows_kept_is_a_check_that_fills_what_is_missing(pipe: Pipe) -
 
 
 @pytest.mark.parametrize("pipe", ["clickhouse"], indirect=True)
-@pytest.mark.parametrize("where", ["", "id % 3 <> 0"], ids=["all", "filtered"])
+@pytest.mark.parametrize("where", ["", pytest.param("id % 3 <> 0", marks=pytest.mark.long)], ids=["all", "filtered"])
 def test_back_with_rows_kept_and_forwards_again_is_as_before(pipe: Pipe, where: str) -> None:
     """What is in the target is not skipped: it counts again, piece by piece, and around what was skipped."""
     topic = pipe.topics[0]

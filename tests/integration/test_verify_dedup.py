@@ -205,7 +205,9 @@ def events(count: int = 300, seed: int = 1) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("where", ["clickhouse", "iceberg", pytest.param("sqlite", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "where", ["clickhouse", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("iceberg", "sqlite"))]
+)
 def test_copies_are_not_missing_and_planted_faults_are_found(where, request, verify) -> None:
     """The store is gone by then: the audit asks nothing of it."""
     site: Site = request.getfixturevalue(f"{where}_site")

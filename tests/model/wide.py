@@ -15,7 +15,7 @@ from .search import search
 MOST = 300_000
 """Worlds of a scenario that is searched whole."""
 AT_MOST = 0
-"""Where it is not 0, no scenario is searched farther: `make coverage` needs a few worlds of each only."""
+"""Where it is not 0 (`--worlds`), no scenario is searched farther. `make test-long` searches all of them as far as they say."""
 FARTHER = 40
 """In the long run, so many times as many worlds are searched where not all of them are."""
 
@@ -34,9 +34,9 @@ WORLDS = {
     "claimed, pushes": 20_000,
     "content": 100_000,
 }
-"""What `make test` sees at least, by kind of sink and source of ranges."""
+"""What is seen at least without such a limit, by kind of sink and source of ranges."""
 FAR = {"deduplicating": 500_000}
-"""What `make test-long` sees at least in scenarios that are too large."""
+"""What is seen at least, farther into scenarios that are too large."""
 
 
 def too_large(scenarios: Sequence[Any]) -> list[Any]:
