@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -41,7 +42,6 @@ from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summa
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
-    RemoveSnapshotRefUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -78,13 +78,16 @@ class Attempt:
     """One request to the catalog, and how to remove its files if it is refused."""
 
     updates: tuple[TableUpdate, ...]
-    requirements: tuple[TableRequirement, ...]
-    snapshot: int
+    requirements: tuple[TableRequirement, ...] = ()
+    snapshot: int = 0
+    """The one that it adds, if it adds one."""
     discard: Callable[[], None] = field(default=lambda: None)
     staged: bool = False
     """The snapshot is in the table already, on a branch of its own."""
 
 
+Step = Callable[[Table], Attempt | Verdict]
+"""Judges the table as it is, and makes an attempt on that very metadata; or says why none is to be made."""
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
 Building = Callable[[tuple[WrittenFile, ...]], Build]
@@ -118,8 +121,8 @@ class TableBranch:
             except NoSuchTableError:
                 return None
 
-    def commit(self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]) -> tuple[Verdict, Table]:
-        """Tries until an attempt is accepted, or the judgement is not `GO`. Returns the judgement and the table."""
+    def commit(self, step: Step) -> tuple[Verdict, Table]:
+        """Tries until an attempt is accepted (`GO`), or `step` makes none. Returns the verdict and the table."""
         refused: Attempt | None = None
         built_on, unraced, why = "", 0, ""
         for conflict in range(_CONFLICTS):
@@ -130,11 +133,9 @@ class TableBranch:
             built_on = table.metadata_location
             if refused is not None and (refused.staged or table.metadata.snapshot_by_id(refused.snapshot) is None):
                 refused.discard()
-            judged = judge(table)
-            if judged is not Verdict.GO:
-                return judged, table
-            attempt = build(table)
-            reach("attempt.before")
+            attempt = step(table)
+            if isinstance(attempt, Verdict):
+                return attempt, table
             try:
                 self.send(table, attempt)
             except CommitFailedException as error:
@@ -142,8 +143,7 @@ class TableBranch:
                 refused, why = attempt, str(error)
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
-            reach("attempt.after")
-            return judged, table
+            return Verdict.GO, table
         if unraced == _UNRACED:
             raise TargetUnavailable(
                 f"the catalog {self.spec.name} refuses to commit to {self.identifier}, although nobody else commits to "
@@ -158,54 +158,60 @@ class TableBranch:
         rolled back since. The head does not show that, and PyIceberg raises `ValueError` for it.
         """
         with catalog_errors(self.spec):
-            if table.metadata.format_version < 3 or self.spec.kind == "rest":
-                try:
+            try:
+                if table.metadata.format_version < 3 or self.spec.kind == "rest":
                     table._do_commit(attempt.updates, attempt.requirements)
-                except ValueError as error:
-                    if self.load().metadata_location == table.metadata_location:
-                        raise
-                    raise CommitFailedException(str(error)) from None
-            elif self.session is None:
-                raise _too_new(table, self.identifier)
-            else:
-                with spark.own_session(self.session(), self.spec) as mine:
-                    spark.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
-                table.refresh()
+                elif self.session is None:
+                    raise _too_new(table, self.identifier)
+                else:
+                    with spark.own_session(self.session(), self.spec) as mine:
+                        spark.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
+                    table.refresh()
+            except ValueError as error:
+                if self.load().metadata_location == table.metadata_location:
+                    raise
+                raise CommitFailedException(str(error)) from None
+
+    def look(self, table: Table, *, vouching: bool = False) -> OwnView:
+        """What the table says of the pipeline. `vouching`: an operator accepts the last commit."""
+        with catalog_errors(self.spec):
+            return look_at(table, self.pipeline, self.branch, vouching=vouching)
 
     def view(self, table: Table) -> TableView:
-        """What the table says of the pipeline."""
-        return table_view(self.identifier, look_at(table, self.pipeline, self.branch))
+        """The same, as of one table of a fan-out."""
+        return table_view(self.identifier, self.look(table))
 
-    def head(self, table: Table) -> int | None:
-        ref = table.metadata.refs.get(self.branch)
+    def head(self, table: Table, branch: str | None = None) -> int | None:
+        ref = table.metadata.refs.get(branch or self.branch)
         return ref.snapshot_id if ref is not None else None
 
     def ensure_branch(self) -> None:
         """Creates the branch at the head of the main one, so that its readers see the whole table. A table without a
         snapshot gets an empty one first: PyIceberg's catalogs refuse any other branch on it."""
-        if self.branch == MAIN_BRANCH:
-            return
-        why = ""
-        for _ in range(_UNRACED):
-            table = self.load()
-            main = table.metadata.refs.get(MAIN_BRANCH)
-            there = table.metadata.refs.get(self.branch)
+
+        def step(table: Table) -> Attempt | Verdict:
+            main, there = self.head(table, MAIN_BRANCH), table.metadata.refs.get(self.branch)
             if there is not None and there.snapshot_ref_type is not SnapshotRefType.BRANCH:
                 raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
             if there is not None or (main is None and not by_pyiceberg(table)):
-                return
+                return Verdict.DONE
             if main is not None:
-                updates, snapshot = (_points(table, self.branch, main.snapshot_id),), main.snapshot_id
-                made = Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
-            else:  # it carries no mark: no pipeline wrote to the main branch
-                added, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
-                moved = _points(table, MAIN_BRANCH, snapshot)
-                made = Attempt((*added, moved), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot)
-            try:
-                self.send(table, made)
-            except CommitFailedException as error:  # somebody else did it, or part of it; or nobody may
-                why = str(error)
-        raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be created: {redact(why)}")
+                return self._moving(table, self.branch, main)
+            added, snapshot, discard = self._snapshot(table, MAIN_BRANCH, (), {})  # without a mark: it is nobody's
+            return self._moving(table, MAIN_BRANCH, snapshot, added, discard=discard)
+
+        if self.branch != MAIN_BRANCH:
+            while self.commit(step)[0] is Verdict.GO:
+                continue
+
+    def drop_stages(self, epoch: int) -> None:
+        """Removes the staging branches that earlier epochs of the pipeline left behind."""
+
+        def step(table: Table) -> Attempt | Verdict:
+            left = spark.left_behind(table.metadata.refs, self.pipeline, epoch)
+            return Attempt(tuple(map(spark.removed, left))) if left else Verdict.DONE
+
+        self.commit(step)
 
     def appending(
         self,
@@ -223,22 +229,29 @@ class TableBranch:
         if base is not None:
             updates = (_points(table, self.branch, base), *updates)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, snapshot)}
-        return Attempt(
-            (*updates, _points(table, self.branch, snapshot), SetPropertiesUpdate(updates=copied)),
-            (_still(table), _head_is(self.branch, self.head(table))),
-            snapshot,
-            discard,
-        )
+        copy = SetPropertiesUpdate(updates=copied)
+        return self._moving(table, self.branch, snapshot, updates, (copy,), discard)
 
     def dropping(self, table: Table, paths: Collection[str]) -> Attempt:
         """A snapshot without these delete files, and with the same rows. It carries no mark."""
         updates, snapshot, discard = self._snapshot(table, self.branch, (), {}, paths)
-        return Attempt(
-            (*updates, _points(table, self.branch, snapshot)),
-            (_still(table), _head_is(self.branch, self.head(table))),
-            snapshot,
-            discard,
-        )
+        return self._moving(table, self.branch, snapshot, updates, discard=discard)
+
+    def _moving(
+        self,
+        table: Table,
+        branch: str,
+        snapshot: int,
+        before: tuple[TableUpdate, ...] = (),
+        after: tuple[TableUpdate, ...] = (),
+        discard: Callable[[], None] = lambda: None,
+        *,
+        staged: bool = False,
+    ) -> Attempt:
+        """Moves a branch to this snapshot, if it is still where it is in the table. `before`, `after`: what changes with it, in this order."""
+        head = AssertRefSnapshotId(ref=branch, snapshot_id=self.head(table, branch))  # type: ignore[call-arg]
+        requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), head)
+        return Attempt((*before, _points(table, branch, snapshot), *after), requirements, snapshot, discard, staged)
 
     def _snapshot(
         self,
@@ -279,17 +292,9 @@ class TableBranch:
         how, io = how or spark.Append(), table.io.properties
         staged = spark.stage(session, spec, name, stage, base or head, paths, how, summary, schema, io)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
-        return Attempt(
-            (
-                _points(table, self.branch, staged),
-                SetPropertiesUpdate(updates=copied),
-                RemoveSnapshotRefUpdate(ref_name=stage),  # type: ignore[call-arg]
-            ),
-            (_still(table), _head_is(self.branch, head)),
-            staged,
-            discard=lambda: spark.drop_stage(session, spec, name, stage),
-            staged=True,
-        )
+        after = (SetPropertiesUpdate(updates=copied), spark.removed(stage))
+        discard = partial(spark.drop_stage, session, spec, name, stage)
+        return self._moving(table, self.branch, staged, (), after, discard, staged=True)
 
 
 def by_pyiceberg(table: Table) -> bool:
@@ -475,14 +480,6 @@ class _DeletesOf:
         return self.producer.new_deletes_writer(spec)
 
 
-def _still(table: Table) -> AssertTableUUID:
-    return AssertTableUUID(uuid=table.metadata.table_uuid)
-
-
-def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
-    return AssertRefSnapshotId(ref=branch, snapshot_id=snapshot)  # type: ignore[call-arg]
-
-
 def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
     """Keeps the branch's own rules of retention, which would be lost otherwise."""
     ref = table.metadata.refs.get(branch)
@@ -536,12 +533,19 @@ class IcebergTable(MarkedTable[WrittenFile]):
     ) -> tuple[Verdict, OwnView]:
         build = self._building(files)
 
-        def attempt(seen: Table) -> Attempt:
+        def step(seen: Table) -> Attempt | Verdict:
+            judged = judge(self._look(seen))
+            if judged is not Verdict.GO:
+                return judged
             summary = to_summary(replace(mark, commit=str(uuid.uuid4())), valid_through)
-            return build(seen, summary, self._noted(seen, note))
+            attempt = build(seen, summary, self._noted(seen, note))
+            reach("attempt.before")
+            return attempt
 
         self.place.ensure_branch()
-        judged, table = self.place.commit(lambda seen: judge(self._look(seen)), attempt)
+        judged, table = self.place.commit(step)
+        if judged is Verdict.GO:
+            reach("attempt.after")
         return judged, self._look(table)
 
     def journal(self) -> tuple[Note, ...]:
@@ -554,7 +558,7 @@ class IcebergTable(MarkedTable[WrittenFile]):
         return lambda table, summary, properties: self.place.appending(table, data, summary, properties)
 
     def _look(self, table: Table) -> OwnView:
-        return look_at(table, self.place.pipeline, self.place.branch, vouching=self._vouching)
+        return self.place.look(table, vouching=self._vouching)
 
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:

@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
-from landonce.protocol.marks import TableView
+from landonce.protocol.marks import TableView, Verdict
 from landonce.protocol.receipt import Want
 from landonce.read.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
@@ -23,7 +23,7 @@ from landonce.sinks.iceberg.deletes import between_blocks, require_equality, req
 from landonce.sinks.iceberg.files import StagedFile, WrittenFile
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.spark import Append, Merge, drop_stages, in_session, left_behind, own_session
+from landonce.sinks.iceberg.spark import Append, Merge, in_session, left_behind, own_session
 from landonce.sinks.iceberg.table import (
     as_text,
     create_table,
@@ -267,9 +267,12 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
             without = whole_table(config, identity_of(config, name, table), table)
         if not without:
             return table
-        if updates := ensure_unpartitioned_spec(table):
-            self._place(name).send(table, Attempt(updates, (), 0))
-        return self._place(name).load()
+
+        def step(seen: Table) -> Attempt | Verdict:
+            updates = ensure_unpartitioned_spec(seen)
+            return Attempt(updates) if updates else Verdict.DONE
+
+        return self._place(name).commit(step)[1]
 
     def _refresh(self, name: str, table: Table) -> None:
         """Others may have changed the table's columns, properties or file format, and temporary credentials expire."""
@@ -362,7 +365,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
 
     def _drop_old_stages(self, name: str, table: Table) -> None:
         if left_behind(table.metadata.refs, self._sink.pipeline, self._epoch):
-            drop_stages(self.run.session(), self._sink.spec, name, self._sink.pipeline, self._epoch)
+            self._place(name).drop_stages(self._epoch)
 
 
 def _first_line(error: Exception) -> str:

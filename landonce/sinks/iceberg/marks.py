@@ -33,7 +33,7 @@ from pyiceberg import expressions
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -145,9 +145,14 @@ def is_first(snapshot: Snapshot) -> bool:
 
 def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
     """The branch's snapshots, newest first, as far back as they are kept; the main branch's if it does not exist yet."""
-    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    ref = metadata.refs.get(_branch_of(metadata, branch))
     known = {each.snapshot_id: each for each in metadata.snapshots}
     return with_ancestors(ref.snapshot_id if ref is not None else None, known)
+
+
+def _branch_of(metadata: TableMetadata, branch: str) -> str:
+    """The branch that a pipeline's branch is, or will be created from."""
+    return branch if branch in metadata.refs else MAIN_BRANCH
 
 
 def with_ancestors(at: int | None, known: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
@@ -224,10 +229,9 @@ def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False)
 
 def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
     """Whether the branch holds a record of a topic with one of these labels."""
-    ref = branch if branch in table.metadata.refs else MAIN_BRANCH
-    if ref not in table.metadata.refs or not _has_coordinates(table):
+    if not _has_coordinates(table):
         return False
-    return any(each.num_rows for each in _rows(table, ref, term.In(TOPIC, set(labels)), limit=1))
+    return any(each.num_rows for each in _rows(table, branch, term.In(TOPIC, set(labels)), limit=1))
 
 
 def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
@@ -249,12 +253,20 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
     return found
 
 
-def _rows(table: Table, ref: str, where: BooleanExpression, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more."""
-    scan = table.scan(where, selected_fields=COLUMNS, limit=limit).use_ref(ref)
+def _rows(table: Table, branch: str, where: BooleanExpression, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more.
+
+    The columns are those of the table as it is now. PyIceberg's scan of a branch has those of its newest snapshot, which lacks the coordinate
+    columns if they were added since.
+    """
+    metadata = table.metadata
+    ref = _branch_of(metadata, branch)
+    if ref not in metadata.refs:
+        return
     pinned = PinnedTable(".".join(table.name()), table, ref)
     if not pinned.has_equality_deletes:
-        yield from scan.to_arrow_batch_reader()
+        at_head = metadata.model_copy(update={"current_snapshot_id": metadata.refs[ref].snapshot_id})
+        yield from DataScan(at_head, table.io, where, COLUMNS, limit=limit).to_arrow_batch_reader()
         return
     condition = expression_to_pyarrow(bind(table.schema(), where, case_sensitive=True))
     for _, batch in pinned.rows(COLUMNS):  # PyIceberg does not read equality deletes
@@ -274,7 +286,7 @@ def filled_by(table: Table, branch: str) -> str:
 
 def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
     """Whether the table holds a file of the copy's commit: then that commit is part of it."""
-    head = table.metadata.snapshot_by_name(branch)
+    head = table.metadata.snapshot_by_name(_branch_of(table.metadata, branch))
     for manifest in head.manifests(table.io) if head is not None else ():
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             origin = origin_of(entry.data_file.file_path)

@@ -21,7 +21,6 @@ from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.commit import IcebergTable, TableBranch
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import WrittenFile
-from landonce.sinks.iceberg.marks import look_at
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
 from landonce.sinks.snapshot import TableLedger, table_view
@@ -220,10 +219,6 @@ def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]
 
 def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[SeenTable, ...]:
     """The tables as they are now, for those who only look."""
-    found = ((name, sink.place(name).find()) for name in names)
-    return tuple(
-        SeenTable(name, table, look_at(table, sink.pipeline, sink.config.branch))
-        if table is not None
-        else SeenTable(name)
-        for name, table in found
-    )
+    places = map(sink.place, names)
+    found = ((place, place.find()) for place in places)
+    return tuple(SeenTable(at.identifier, table, at.look(table) if table is not None else None) for at, table in found)

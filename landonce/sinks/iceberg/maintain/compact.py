@@ -19,7 +19,7 @@ from landonce.errors import LandonceError, SparkLost, TargetUnavailable
 from landonce.protocol.marks import Verdict
 from landonce.read.schema.ddl import literal, quoted
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import TableBranch, by_pyiceberg
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg
 from landonce.sinks.iceberg.spark import in_session, own_session
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
@@ -214,10 +214,10 @@ def drop_dangling(place: TableBranch) -> int:
     """
     gone: frozenset[str] = frozenset()
 
-    def judge(table: Table) -> Verdict:
+    def step(table: Table) -> Attempt | Verdict:
         nonlocal gone
         gone = dangling(table, place.branch) if by_pyiceberg(table) else frozenset()
-        return Verdict.GO if gone else Verdict.DONE
+        return place.dropping(table, gone) if gone else Verdict.DONE
 
-    place.commit(judge, lambda table: place.dropping(table, gone))
+    place.commit(step)
     return len(gone)
