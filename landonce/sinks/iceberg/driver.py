@@ -42,6 +42,7 @@ from landonce.sinks.iceberg.worker import (
     FileRecipe,
     TableRecipe,
     planned_recipe,
+    require_decodable,
     table_fingerprint,
     table_recipe,
 )
@@ -243,6 +244,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
     def _plan(self, columns: Schema) -> FileRecipe:
         """The recipe once the missing tables are created with these columns. Raises what creating them would."""
         self._planned = tuple(planned_recipe(self._config, name, columns) for name in self._missing)
+        for each in self._planned:
+            require_decodable(self.recipe, each)
         return replace(self.recipe, tables=(*self.recipe.tables, *self._planned))
 
     def _create(self, name: str, schema: Schema) -> None:
@@ -284,6 +287,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         tables = {**self.recipe.by_name(), name: table_recipe(self._config, name, table, declared)}
         if self.run.query is not None:
             self._refuse_for_query(name, table, tables[name])
+        else:
+            require_decodable(self.recipe, tables[name])
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
         self._opened[name] = table
 

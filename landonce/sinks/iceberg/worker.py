@@ -12,12 +12,12 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from landonce.errors import TableUnfit
+from landonce.errors import ConfigError, TableUnfit
 from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes import Changes
-from landonce.read.decoding import Decode, decode_by
+from landonce.read.decoding import Decode, decode_by, decoder_of
 from landonce.read.evolution import observed
 from landonce.read.formats import Decoded, Reject
 from landonce.read.kafka.records import KafkaMessage
@@ -147,6 +147,18 @@ def table_recipe(
         limits=limits_of(table.spec(), table.schema()) if staged or not config.unpartitioned else (),
         equality=EqualityWriter.of(config, identity, table) if written and config.by_equality else None,
     )
+
+
+def require_decodable(recipe: FileRecipe, table: TableRecipe) -> None:
+    """Raises if no record can become a row of the table, before any is read. With expressions, records become the declared fields first."""
+    try:
+        if not recipe.transforms:
+            decoder_of(table.schema, recipe.decoding, table.identity, recipe.changes)
+    except (TypeError, ValueError) as reason:
+        raise ConfigError(
+            f"sink.iceberg: records cannot become rows of {table.name}: {reason}.",
+            command="correct `identity`, `changes` or `source.kafka` in {file}, or the columns of the table",
+        ) from None
 
 
 def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
