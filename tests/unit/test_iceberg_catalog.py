@@ -1,11 +1,14 @@
 """The settings by which Spark opens a catalog: the same one, with its secrets where Spark hides them."""
 
+import json
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, TargetUnavailable
+from landonce.errors import ConfigError, TargetRefused, TargetUnavailable
 from landonce.sinks.iceberg import catalog
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.config import Catalog
@@ -73,6 +76,39 @@ def test_a_rest_catalog_that_never_answers_is_unreachable_from_the_first_request
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TargetUnavailable):
             CatalogSpec("c", {"type": "rest", "uri": uri, **more}).open()
+
+
+class _TokenServer(BaseHTTPRequestHandler):
+    """A REST catalog whose tokens are not for everybody."""
+
+    def do_GET(self) -> None:
+        self._answer(200, {"defaults": {}, "overrides": {}})
+
+    def do_POST(self) -> None:
+        self._answer(401, {"error": "invalid_client"})
+
+    def _answer(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["credential", "auth"])
+def test_a_wrong_credential_is_refused_and_not_waited_for(how: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _TokenServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        tokens = {"client_id": "id", "client_secret": "word", "token_url": f"{uri}/tokens"}
+        login = {"credential": "id:word"} if how == "credential" else {"auth": {"type": "oauth2", "oauth2": tokens}}
+        try:
+            with pytest.raises(TargetRefused, match="refused"):
+                CatalogSpec("c", {"type": "rest", "uri": uri, **login}).open()
+        finally:
+            server.shutdown()
 
 
 def test_properties_may_hold_others_and_their_secrets_are_known() -> None:

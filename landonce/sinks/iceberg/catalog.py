@@ -27,7 +27,7 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from requests import PreparedRequest, RequestException, Response, Session
+from requests import HTTPError, PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -50,7 +50,10 @@ _REFUSED = (
     iceberg.ForbiddenError,
     iceberg.BadRequestError,
     iceberg.AuthorizationExpiredError,
+    iceberg.OAuthError,
 )
+_REFUSED_STATUS = (400, 401, 403)
+"""Of a server of tokens that PyIceberg asks itself (`auth`)."""
 _UNREADABLE = (iceberg.ValidationError, ValidationError)
 _UNKNOWN_TYPE = re.compile(r"Unsupported field type: '([^']*)'")
 _UNREACHABLE = (
@@ -230,11 +233,7 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
     try:
         yield
     except _REFUSED as error:
-        raise TargetRefused(
-            f"the catalog {spec.name} refused: {redact(str(error))}",
-            safe="Nothing was written.",
-            command="correct `sink.iceberg.catalog` in {file}, or give its user the rights to read and commit",
-        ) from None
+        raise _refused(spec, error) from None
     except _UNREADABLE as error:
         types = ", ".join(sorted(set(_UNKNOWN_TYPE.findall(str(error)))))
         what = f"a column has the type {types}, which it does not know" if types else redact(str(error))[:500]
@@ -244,11 +243,21 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
             command="write to a table without such columns",
         ) from None
     except (*_UNREACHABLE, OSError) as error:
+        if isinstance(error, HTTPError) and getattr(error.response, "status_code", 0) in _REFUSED_STATUS:
+            raise _refused(spec, error) from None
         if isinstance(error, OSError) and storage.is_refusal(error):
             raise storage.refusal(error) from None
         if (refused := _certificate_refusal(spec, error)) is not None:
             raise refused from None
         raise TargetUnavailable(f"the catalog {spec.name} did not answer: {redact(str(error))[:500]}") from None
+
+
+def _refused(spec: CatalogSpec, error: Exception) -> TargetRefused:
+    return TargetRefused(
+        f"the catalog {spec.name} refused: {redact(str(error))}",
+        safe="Nothing was written.",
+        command="correct `sink.iceberg.catalog` in {file}, or give its user the rights to read and commit",
+    )
 
 
 def _certificate_refusal(spec: CatalogSpec, error: Exception) -> CertificateRefused | None:

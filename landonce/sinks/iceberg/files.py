@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -53,7 +53,7 @@ from landonce.errors import TableUnfit
 from landonce.read.schema.fields import is_uuid
 from landonce.sinks.iceberg.partitions import Path, at_path, by_partition, path_of
 from landonce.sinks.iceberg.storage import not_written
-from landonce.sinks.iceberg.table import TableShape
+from landonce.sinks.iceberg.table import TableShape, whole_number
 from landonce.sinks.snapshot import Origin
 
 _SAMPLE = 2_000
@@ -141,14 +141,7 @@ def write_files(
 def _target(shape: TableShape) -> _Target:
     schema, properties = Schema.model_validate_json(shape.schema), dict(shape.properties)
 
-    def number(name: str, default: int) -> int:
-        try:
-            return int(properties.get(name, default))
-        except ValueError:
-            raise TableUnfit(
-                f"`{name}` is not a whole number: {properties[name]!r}.", safe="Nothing was written."
-            ) from None
-
+    number = partial(whole_number, properties)
     codec = properties.get(Named.PARQUET_COMPRESSION, Named.PARQUET_COMPRESSION_DEFAULT).lower()
     options: dict[str, Any] = {
         "compression": "none" if codec == "uncompressed" else codec,

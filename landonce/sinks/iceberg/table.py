@@ -264,6 +264,18 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def whole_number(properties: Mapping[str, str], name: str, default: int) -> int:
+    """The value of a table's property."""
+    try:
+        return int(properties.get(name) or default)
+    except ValueError:
+        raise TableUnfit(
+            f"`{name}` is not a whole number: {properties[name]!r}.",
+            safe="Nothing was written.",
+            command="correct the property of the table, or remove it",
+        ) from None
+
+
 def require_spec(config: Iceberg, name: str, table: Table) -> None:
     """Raises if the table is not partitioned as the file says. A file without `partition_by` accepts any table."""
     if not config.partition_by:

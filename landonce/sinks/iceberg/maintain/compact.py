@@ -21,6 +21,7 @@ from landonce.read.schema.ddl import literal, quoted
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg
 from landonce.sinks.iceberg.spark import in_session, own_session
+from landonce.sinks.iceberg.table import whole_number
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
@@ -76,7 +77,7 @@ def census(table: Table, branch: str, target: int | None) -> Census:
         raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
     return Census(
         files=sum(map(len, sizes.values())),
-        small=worth_rewriting(sizes, target or int(table.properties.get(_TARGET, _DEFAULT_TARGET))),
+        small=worth_rewriting(sizes, target or whole_number(table.properties, _TARGET, _DEFAULT_TARGET)),
         deletes=deletes,
         vectors=vectors,
         equality=equality,

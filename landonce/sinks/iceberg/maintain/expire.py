@@ -43,6 +43,7 @@ from landonce.errors import TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.marks import summary_of, with_ancestors
 from landonce.sinks.iceberg.spark import in_session, load, own_session
+from landonce.sinks.iceberg.table import whole_number
 
 _PIPELINE = "landonce.pipeline"
 _AGE, _LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
@@ -66,9 +67,9 @@ class ExpiryPolicy:
     ) -> ExpiryPolicy:
         """From the command's options, or else from the table's properties, which are Iceberg's own."""
         if age_ms is None:
-            age_ms = int(properties.get(_AGE) or _DEFAULT_AGE)
+            age_ms = whole_number(properties, _AGE, _DEFAULT_AGE)
         if least is None:
-            least = max(1, int(properties.get(_LEAST) or _DEFAULT_LEAST))
+            least = max(1, whole_number(properties, _LEAST, _DEFAULT_LEAST))
         return ExpiryPolicy(age_ms, least, frozenset(retired))
 
 
