@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +84,6 @@ class _Target:
     """The columns that may hold NaN, and where they are, without those inside lists and maps."""
     spec: PartitionSpec
     locations: LocationProvider
-    io: FileIO
     options: dict[str, Any]
     """Of the Parquet writer."""
     file_bytes: int
@@ -120,7 +119,7 @@ def write_files(
     matched by name. `equality`: the rows are equality deletes, by the columns with these field ids."""
     if rows.num_rows == 0:
         return ()
-    target = _target(shape)
+    target, io = _target(replace(shape, io=())), _storage(shape.io, urlsplit(shape.location).scheme)
     table = _arranged(rows, target)
     options = {**target.options, "use_dictionary": [*target.nested, *_repeating(table)]}
     files: list[DataFile] = []
@@ -128,13 +127,20 @@ def write_files(
         for record, part in by_partition(target.spec, target.schema, table):
             start = 0
             while start < part.num_rows:
-                files.append(_write_one(target, record, part.slice(start), origin, options, equality))
+                files.append(_write_one(target, io, record, part.slice(start), origin, options, equality))
                 start += files[-1].record_count
     except pa.ArrowInvalid:
         raise TableUnfit(f"{target.name}: a row does not fit its schema.", safe="Nothing was committed.") from None
     except OSError as error:
         raise not_written(error, target.name) from None
     return tuple(files)
+
+
+@lru_cache(maxsize=32)
+def _storage(io: tuple[tuple[str, str], ...], scheme: str) -> FileIO:
+    """One for all tables with the same properties. Few are kept, since each has connections of its own, and a catalog that hands out
+    temporary credentials does so whenever a table is loaded."""
+    return load_file_io(dict(io), f"{scheme}:")
 
 
 @lru_cache(maxsize=512)
@@ -169,7 +175,6 @@ def _target(shape: TableShape) -> _Target:
         floats=tuple((each, path) for each in counted if (path := path_of(schema, each)) is not None),
         spec=PartitionSpec.model_validate_json(shape.spec),
         locations=load_location_provider(shape.location, properties),
-        io=load_file_io(dict(shape.io), shape.location),
         options=options,
         file_bytes=number(Named.WRITE_TARGET_FILE_SIZE_BYTES, Named.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT),
         group_bytes=number(Named.PARQUET_ROW_GROUP_SIZE_BYTES, Named.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT),
@@ -278,6 +283,7 @@ def _repeating(rows: pa.Table) -> Iterator[str]:
 
 def _write_one(
     target: _Target,
+    io: FileIO,
     record: Record,
     rows: pa.Table,
     origin: Origin,
@@ -291,7 +297,7 @@ def _write_one(
     path = target.locations.new_data_location(origin.file_name(), key)
     written, weight = 0, max(1.0, rows.nbytes / rows.num_rows)
     group = min(target.group_rows, int(target.group_bytes / weight))
-    with target.io.new_output(path).create(overwrite=True) as stream:
+    with io.new_output(path).create(overwrite=True) as stream:
         sink = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="w")
         with pq.ParquetWriter(sink, rows.schema, **options) as writer:
             while not written or (written < rows.num_rows and sink.tell() < _FULL * target.file_bytes):
