@@ -154,11 +154,6 @@ class CatalogSpec:
                 properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
             return load_catalog(self.name, **properties)
 
-    def _java_s3(self) -> dict[str, str]:
-        """What Iceberg's Java code calls otherwise than PyIceberg, or takes for a disk."""
-        region = self.properties.get("s3.region")
-        return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **({"client.region": region} if region else {})}
-
     def _require_files(self) -> None:
         """PyIceberg would find out at its first request, and call it a failure of the connection."""
         if "ssl" not in self.properties:
@@ -193,8 +188,12 @@ class CatalogSpec:
             settings |= _jdbc(uri)
         elif uri:
             settings["uri"] = uri
+        java: dict[str, str] = {}
+        if self.in_s3:  # what Iceberg's Java code calls otherwise than PyIceberg, or takes for a disk
+            region = self.properties.get("s3.region")
+            java = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **({"client.region": region} if region else {})}
         prefix = f"spark.sql.catalog.{self.name}"
-        given = {**(self._java_s3() if self.in_s3 else {}), **passed, **settings, **self.spark}
+        given = {**java, **passed, **settings, **self.spark}
         conf = {f"{prefix}.{name}": value for name, value in given.items()}
         return {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -216,9 +216,9 @@ class TableBranch:
     def appending(
         self,
         table: Table,
-        files: Sequence[DataFile],
         summary: Mapping[str, str],
         properties: Mapping[str, str],
+        files: Sequence[DataFile] = (),
         base: int | None = None,
     ) -> Attempt:
         """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot. `base`: an earlier
@@ -276,25 +276,41 @@ class TableBranch:
     def staging(
         self,
         table: Table,
-        files: Sequence[StagedFile],
         summary: Mapping[str, str],
         properties: Mapping[str, str],
+        files: Sequence[StagedFile] = (),
         how: spark.Append | spark.Merge | None = None,
         base: int | None = None,
     ) -> Attempt:
         """The same, with a snapshot that Spark stages on the branch's present head, or on an earlier one (`base`). It is published on that
         head, and on no other."""
         assert self.session is not None
-        session, spec, name, head = self.session(), self.spec, self.identifier, self.head(table)
-        owner = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"]))
-        stage, paths = owner.new_name(), [each.path for each in files]
-        schema = table.metadata.current_schema_id
-        how, io = how or spark.Append(), table.io.properties
-        staged = spark.stage(session, spec, name, stage, base or head, paths, how, summary, schema, io)
+        session, spec, name = self.session(), self.spec, self.identifier
+        stage = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
+        staged = spark.stage(
+            session,
+            spec,
+            name,
+            stage,
+            base or self.head(table),
+            [each.path for each in files],
+            how or spark.Append(),
+            summary,
+            table.metadata.current_schema_id,
+            table.io.properties,
+        )
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
         after = (SetPropertiesUpdate(updates=copied), spark.removed(stage))
         discard = partial(spark.drop_stage, session, spec, name, stage)
         return self._moving(table, self.branch, staged, (), after, discard, staged=True)
+
+    def empty(
+        self, table: Table, summary: Mapping[str, str], properties: Mapping[str, str], base: int | None = None
+    ) -> Attempt:
+        """The same without files: by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
+        if by_pyiceberg(table) or self.session is None:
+            return self.appending(table, summary, properties, base=base)
+        return self.staging(table, summary, properties, base=base)
 
 
 def by_pyiceberg(table: Table) -> bool:
@@ -397,7 +413,19 @@ class _Append(_MergeAppendFiles):
         alike: dict[tuple[bool, int], list[DataFile]] = {}
         for each in self._added_data_files:
             alike.setdefault((each.content is not DataFileContent.DATA, each.spec_id), []).append(each)
-        added = [self._manifest(deletes, spec_id, files) for (deletes, spec_id), files in sorted(alike.items())]
+        added = []
+        for (deletes, spec_id), files in sorted(alike.items()):
+            with (self.new_deletes_writer if deletes else self.new_manifest_writer)(self.spec(spec_id)) as writer:
+                for each in files:
+                    entry = ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self._snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=each,
+                    )
+                    writer.add(entry)
+            added.append(writer.to_manifest_file())
         return self._process_manifests(added + self._existing_manifests())
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
@@ -413,21 +441,6 @@ class _Append(_MergeAppendFiles):
             *_ManifestMergeManager(*merging, _DeletesOf(self)).merge_manifests(of_deletes),  # type: ignore[arg-type]
             *(each for each in manifests if each.partition_spec_id in kept),
         ]
-
-    def _manifest(self, deletes: bool, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
-        writing = self.new_deletes_writer if deletes else self.new_manifest_writer
-        with writing(self.spec(spec_id)) as writer:
-            for each in files:
-                writer.add(
-                    ManifestEntry.from_args(
-                        status=ManifestEntryStatus.ADDED,
-                        snapshot_id=self._snapshot_id,
-                        sequence_number=None,
-                        file_sequence_number=None,
-                        data_file=each,
-                    )
-                )
-        return writer.to_manifest_file()
 
     def new_deletes_writer(self, spec: PartitionSpec) -> ManifestWriter:
         output = self.new_manifest_output()
@@ -509,11 +522,11 @@ class IcebergTable(MarkedTable[WrittenFile]):
     """A place in a catalog, and how commits to it are made."""
 
     def __init__(self, place: TableBranch, building: Building | None = None, *, vouching: bool = False) -> None:
-        """Without `building`, commits are made by PyIceberg. `vouching`: an operator accepts the last commit,
+        """Without `building`, PyIceberg adds data files. `vouching`: an operator accepts the last commit,
         though the history that would show it is cut off."""
         self.name = place.identifier
         self.place = place
-        self._building = building or self._appending
+        self._building = building or self._plainly
         self._vouching = vouching
         self.loaded: Table | None = None
         """The table as `view` saw it last."""
@@ -552,10 +565,10 @@ class IcebergTable(MarkedTable[WrittenFile]):
         table = self.place.find()
         return () if table is None else self._notes(table)
 
-    def _appending(self, files: tuple[WrittenFile, ...]) -> Build:
+    def _plainly(self, files: tuple[WrittenFile, ...]) -> Build:
         data = [each for each in files if isinstance(each, DataFile)]
         assert len(data) == len(files), "only a driver with Spark commits staged files"
-        return lambda table, summary, properties: self.place.appending(table, data, summary, properties)
+        return partial(self.place.appending, files=data) if data else self.place.empty
 
     def _look(self, table: Table) -> OwnView:
         return self.place.look(table, vouching=self._vouching)
@@ -572,17 +585,6 @@ class IcebergTable(MarkedTable[WrittenFile]):
         return tuple(Note(*each) for each in json.loads(table.metadata.properties.get(name, "[]")))
 
 
-def empty(place: TableBranch) -> Build:
-    """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
-
-    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-        if by_pyiceberg(table) or place.session is None:
-            return place.appending(table, (), summary, properties)
-        return place.staging(table, (), summary, properties)
-
-    return build
-
-
 def returning(place: TableBranch, head: int, base: int) -> Build:
     """Makes an empty snapshot that follows an earlier one, and that current: the table has the rows of the earlier one again. Only while the
     branch is where it was looked at: what somebody committed since would go, too."""
@@ -594,9 +596,7 @@ def returning(place: TableBranch, head: int, base: int) -> Build:
                 safe="Nothing was changed.",
                 command="run the same command again",
             )
-        if by_pyiceberg(table) or place.session is None:
-            return place.appending(table, (), summary, properties, base)
-        return place.staging(table, (), summary, properties, base=base)
+        return place.empty(table, summary, properties, base)
 
     return build
 
@@ -609,7 +609,7 @@ def restate(place: TableBranch, seen: TableView, mark: Mark) -> None:
         now = table_view(place.identifier, own)
         return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
 
-    judged, _ = IcebergTable(place, lambda _: empty(place)).commit(judge, mark, ())
+    judged, _ = IcebergTable(place).commit(judge, mark, ())
     if judged is Verdict.MOVED:
         raise Fenced(
             f"the table {place.identifier} changed during this command: a driver runs, or the table was rolled back "

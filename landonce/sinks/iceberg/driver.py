@@ -354,8 +354,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
             if equality is not None and data:
                 require_same_specs(name, self._opened[name], table)
             if staged or (not data and (by_spark or not by_pyiceberg(table))):
-                return place.staging(table, staged, summary, properties, self._how(name, staged))
-            return place.appending(table, data, summary, properties)
+                return place.staging(table, summary, properties, staged, self._how(name, staged))
+            return place.appending(table, summary, properties, data)
 
         return build
 

@@ -372,17 +372,16 @@ def _bounds(column: StatisticsCollector, statistics: list[Any]) -> tuple[bytes |
         return None, None
     lows, highs = [each.min_raw for each in stated], [each.max_raw for each in stated]
     if isinstance(kind, DecimalType):
-        lows, highs = ([_unscaled(each) for each in some] for some in (lows, highs))
+        lows, highs = (
+            [int.from_bytes(each, "big", signed=True) if isinstance(each, bytes) else each for each in some]
+            for some in (lows, highs)
+        )
     least, most = min(lows), max(highs)
     if length is None:
         return _encoded(kind, least), _encoded(kind, most)
     if isinstance(kind, StringType):
         return bytes(least).decode()[:length].encode(), _text_above(bytes(most).decode(), length)
     return bytes(least)[:length], _bytes_above(bytes(most), length)
-
-
-def _unscaled(raw: bytes | int) -> int:
-    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
 
 def _encoded(kind: PrimitiveType, value: Any) -> bytes:

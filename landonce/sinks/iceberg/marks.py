@@ -45,6 +45,7 @@ from landonce.protocol.operate import PastCommit
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.held_files import PinnedTable
+from landonce.sinks.iceberg.table import live_files
 from landonce.sinks.iceberg.types import COLUMNS, OFFSET, PARTITION, TOPIC
 from landonce.sinks.snapshot import origin_of
 
@@ -229,14 +230,12 @@ def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False)
 
 def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
     """Whether the branch holds a record of a topic with one of these labels."""
-    if not _has_coordinates(table):
-        return False
     return any(each.num_rows for each in _rows(table, branch, term.In(TOPIC, set(labels)), limit=1))
 
 
 def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
     """The highest offset that the branch holds of each partition that the pipeline covers."""
-    if not _has_coordinates(table):
+    if not set(COLUMNS) <= set(table.schema().column_names):
         raise TableUnfit(
             f"{'.'.join(table.name())} has no coordinate columns, so its position cannot be found from its rows.",
             safe="Nothing was changed.",
@@ -254,14 +253,14 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
 
 
 def _rows(table: Table, branch: str, where: BooleanExpression, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more.
+    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more. None without the columns.
 
     The columns are those of the table as it is now. PyIceberg's scan of a branch has those of its newest snapshot, which lacks the coordinate
     columns if they were added since.
     """
     metadata = table.metadata
     ref = _branch_of(metadata, branch)
-    if ref not in metadata.refs:
+    if ref not in metadata.refs or not set(COLUMNS) <= set(table.schema().column_names):
         return
     pinned = PinnedTable(".".join(table.name()), table, ref)
     if not pinned.has_equality_deletes:
@@ -273,10 +272,6 @@ def _rows(table: Table, branch: str, where: BooleanExpression, limit: int | None
         yield from pa.Table.from_batches([batch]).filter(condition).to_batches()
 
 
-def _has_coordinates(table: Table) -> bool:
-    return set(COLUMNS) <= set(table.schema().column_names)
-
-
 def filled_by(table: Table, branch: str) -> str:
     """Another writer that brought records of Kafka into the branch, by what it leaves in its snapshots; empty if none did."""
     names = (name for snapshot in ancestry(table.metadata, branch) for name in summary_of(snapshot))
@@ -286,13 +281,9 @@ def filled_by(table: Table, branch: str) -> str:
 
 def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
     """Whether the table holds a file of the copy's commit: then that commit is part of it."""
-    head = table.metadata.snapshot_by_name(_branch_of(table.metadata, branch))
-    for manifest in head.manifests(table.io) if head is not None else ():
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            origin = origin_of(entry.data_file.file_path)
-            if origin is not None and (origin.pipeline, origin.batch) == (copy.state.pipeline, copy.batch):
-                return True
-    return False
+    origins = (origin_of(each.data_file.file_path) for each in live_files(table, _branch_of(table.metadata, branch)))
+    mine = copy.state.pipeline, copy.batch
+    return any(each is not None and (each.pipeline, each.batch) == mine for each in origins)
 
 
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
@@ -305,7 +296,7 @@ def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
         return any(each.num_rows for each in _rows(table, branch, here, limit=1))
 
     tops = dict(copy.tops)
-    if not tops or not _has_coordinates(table):
+    if not tops:
         return False
     for partition, position in copy.state.positions:
         if found(partition, term.GreaterThanOrEqual(OFFSET, position.committed)):

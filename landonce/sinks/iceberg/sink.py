@@ -111,9 +111,10 @@ class IcebergSink(Sink):
         """What a Spark session needs to read and write the sink's catalog."""
         return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars(s3=self.spec.in_s3)))}
 
-    def own_ledger(self) -> TableLedger[WrittenFile]:
-        """The one table as its own ledger."""
-        return TableLedger(IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.follow)
+    def own_ledger(self, *, follow: bool | None = None) -> TableLedger[WrittenFile]:
+        """The one table as its own ledger. `follow`: a rollback, whatever the file says."""
+        followed = self.follow if follow is None else follow
+        return TableLedger(IcebergTable(self.place(self.static[0])), self.pipeline, follow=followed)
 
     def checks(self, run: CheckRun) -> Sections:
         from landonce.sinks.iceberg.check import sections

@@ -5,7 +5,7 @@ landonce never changes a table that exists, except by `evolve` and by the spec t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,6 +16,7 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import compute_statistics_plan
+from pyiceberg.manifest import ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
@@ -26,7 +27,8 @@ from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import NestedField
 from sqlalchemy.exc import IntegrityError
 
-from landonce.errors import ConfigError, TableReshaped, TableUnfit
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, TableReshaped, TableUnfit, TargetUnavailable
 from landonce.read.schema.ddl import quoted, quoted_if_needed
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.config import Iceberg
@@ -262,6 +264,16 @@ def identity_of(config: Iceberg, name: str, table: Table) -> tuple[str, ...]:
 def as_text(value: object) -> str:
     """A property's value as Iceberg writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def live_files(table: Table, branch: str) -> Iterator[ManifestEntry]:
+    """The files of data and of deletes that count at the head of a branch."""
+    head = table.metadata.snapshot_by_name(branch)
+    try:
+        for manifest in head.manifests(table.io) if head is not None else ():
+            yield from manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    except (OSError, ValueError) as error:
+        raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
 
 
 def whole_number(properties: Mapping[str, str], name: str, default: int) -> int:

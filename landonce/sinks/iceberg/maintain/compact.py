@@ -21,7 +21,7 @@ from landonce.read.schema.ddl import literal, quoted
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg
 from landonce.sinks.iceberg.spark import in_session, own_session
-from landonce.sinks.iceberg.table import whole_number
+from landonce.sinks.iceberg.table import live_files, whole_number
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
@@ -188,22 +188,17 @@ def _arguments(found: Census, branch: str, target: int | None, where: str) -> di
 
 def dangling(table: Table, branch: str) -> frozenset[str]:
     """The paths of equality deletes that count for no row any more: every data file in their reach is as new as they are, or newer."""
-    head = table.metadata.snapshot_by_name(branch)
     oldest: dict[object, int] = {}
     deletes: list[tuple[str, object, int]] = []
-    try:
-        for manifest in head.manifests(table.io) if head is not None else ():
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                file, sequence = entry.data_file, entry.sequence_number or 0
-                where = (file.spec_id, file.partition)
-                if file.content is DataFileContent.DATA:
-                    for reach in (where, None):
-                        oldest[reach] = min(sequence, oldest.get(reach, sequence))
-                elif file.content is DataFileContent.EQUALITY_DELETES:
-                    whole = table.specs()[file.spec_id].is_unpartitioned()
-                    deletes.append((file.file_path, None if whole else where, sequence))
-    except (OSError, ValueError) as error:
-        raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
+    for entry in live_files(table, branch):
+        file, sequence = entry.data_file, entry.sequence_number or 0
+        where = (file.spec_id, file.partition)
+        if file.content is DataFileContent.DATA:
+            for reach in (where, None):
+                oldest[reach] = min(sequence, oldest.get(reach, sequence))
+        elif file.content is DataFileContent.EQUALITY_DELETES:
+            whole = table.specs()[file.spec_id].is_unpartitioned()
+            deletes.append((file.file_path, None if whole else where, sequence))
     return frozenset(path for path, reach, sequence in deletes if sequence <= oldest.get(reach, sequence))
 
 
