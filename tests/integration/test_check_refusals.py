@@ -168,7 +168,7 @@ UNKNOWABLE = {
     "the check says it in words of its own, as a finding": """
         engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_conversions
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
-        sinks/iceberg/commit.py:TableBranch.ensure_branch.step  sinks/iceberg/worker.py:require_decodable
+        sinks/iceberg/commit.py:TableBranch.ensure_branch.step
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation

@@ -78,6 +78,22 @@ def test_a_rest_catalog_that_never_answers_is_unreachable_from_the_first_request
             CatalogSpec("c", {"type": "rest", "uri": uri, **more}).open()
 
 
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"type": "nonsense"}, "nonsense"),
+        ({"type": "bigquery"}, "pip install 'pyiceberg"),
+        ({"type": "sql", "uri": "no url", "warehouse": "w"}, "URL"),
+        ({"type": "sql", "uri": "nonsense://host/db", "warehouse": "w"}, "nonsense"),
+        ({"type": "sql", "uri": "postgresql+psycopg2://host/db", "warehouse": "w"}, "sql-postgres"),
+        ({"type": "rest", "uri": "host:8181"}, "host:8181"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_is_a_mistake_in_the_file(properties: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        CatalogSpec("c", properties).open()
+
+
 class _TokenServer(BaseHTTPRequestHandler):
     """A REST catalog whose tokens are not for everybody."""
 

@@ -29,8 +29,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from requests import HTTPError, PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
+from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from landonce.config.secrets import redact
 from landonce.errors import CertificateRefused, ConfigError, TableUnfit, TargetRefused, TargetUnavailable
@@ -145,14 +146,17 @@ class CatalogSpec:
         """Connects. A SQLite catalog is created if it does not exist."""
         read_doubles_whole()
         self._require_files()
-        with catalog_errors(self):
-            if self.sqlite_file is not None:
-                self.sqlite_file.parent.mkdir(parents=True, exist_ok=True)
-            properties = dict(self.properties)
-            if self.kind == "rest":
-                del properties["type"]
-                properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
-            return load_catalog(self.name, **properties)
+        properties = dict(self.properties)
+        if self.kind == "rest":
+            del properties["type"]
+            properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
+        try:
+            with catalog_errors(self):
+                if self.sqlite_file is not None:
+                    self.sqlite_file.parent.mkdir(parents=True, exist_ok=True)
+                return load_catalog(self.name, **properties)
+        except (iceberg.NotInstalledError, ImportError, ValueError, ArgumentError) as error:
+            raise _unusable(error) from None
 
     def _require_files(self) -> None:
         """PyIceberg would find out at its first request, and call it a failure of the connection."""
@@ -241,6 +245,8 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
             safe="Nothing was written.",
             command="write to a table without such columns",
         ) from None
+    except (InvalidSchema, InvalidURL, MissingSchema) as error:
+        raise _unusable(error) from None
     except (*_UNREACHABLE, OSError) as error:
         if isinstance(error, HTTPError) and getattr(error.response, "status_code", 0) in _REFUSED_STATUS:
             raise _refused(spec, error) from None
@@ -249,6 +255,13 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
         if (refused := _certificate_refusal(spec, error)) is not None:
             raise refused from None
         raise TargetUnavailable(f"the catalog {spec.name} did not answer: {redact(str(error))[:500]}") from None
+
+
+def _unusable(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"sink.iceberg.catalog: PyIceberg cannot open it: {redact(str(error))}.",
+        command="correct `type` and `uri` of the catalog in {file}, or install what is missing",
+    )
 
 
 def _refused(spec: CatalogSpec, error: Exception) -> TargetRefused:
