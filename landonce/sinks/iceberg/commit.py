@@ -267,7 +267,8 @@ class TableBranch:
         for each in files:
             producer.append_data_file(each)
         producer.dropped = frozenset(dropped)
-        producer.follow(base)
+        if base is not None:
+            producer._parent_snapshot_id = base
         with catalog_errors(self.spec):
             updates, _ = producer._commit()
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
@@ -382,10 +383,6 @@ class _Append(_MergeAppendFiles):
         self._merge_enabled = str(merging).lower() == "true"
         self.dropped: frozenset[str] = frozenset()
         """The paths of delete files that the snapshot leaves out."""
-
-    def follow(self, base: int | None) -> None:
-        """The snapshot comes after this one, and not after the head."""
-        self._parent_snapshot_id = base if base is not None else self._parent_snapshot_id
 
     def _existing_manifests(self) -> list[ManifestFile]:
         found = super()._existing_manifests()

@@ -31,7 +31,7 @@ from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from landonce.errors import TableReshaped, TableUnfit
+from landonce.errors import TableUnfit
 from landonce.read.changes import DELETE, INSERT, OPERATION
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import write_files
@@ -134,12 +134,6 @@ def whole_table(config: Iceberg, identity: tuple[str, ...], table: Table) -> boo
         return True
     key = {each.field_id for each in table.schema().fields if each.name in identity}
     return not {each.source_id for each in spec.fields} <= key
-
-
-def require_same_specs(name: str, written_for: Table, table: Table) -> None:
-    """Raises if the table got another partition spec meanwhile: rows may be in partitions that a delete does not reach."""
-    if set(written_for.specs()) != set(table.specs()):
-        raise TableReshaped(f"the partitions of {name} were changed while a batch was written for it.")
 
 
 def key_codes(rows: pa.Table, names: Sequence[str]) -> Numbers:

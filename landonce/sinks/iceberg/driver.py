@@ -19,7 +19,7 @@ from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Build, IcebergTable, TableBranch, by_pyiceberg, check_visible
-from landonce.sinks.iceberg.deletes import between_blocks, require_equality, require_same_specs, whole_table
+from landonce.sinks.iceberg.deletes import between_blocks, require_equality, whole_table
 from landonce.sinks.iceberg.files import StagedFile, WrittenFile
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.sink import IcebergSink
@@ -350,9 +350,10 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = {each.spec_id for each in data}
-                require_unchanged(name, self._opened[name], table, specs=specs, by_name=bool(staged))
-            if equality is not None and data:
-                require_same_specs(name, self._opened[name], table)
+                all_specs = equality is not None and bool(data)
+                require_unchanged(
+                    name, self._opened[name], table, specs=specs, all_specs=all_specs, by_name=bool(staged)
+                )
             if staged or (not data and (by_spark or not by_pyiceberg(table))):
                 return place.staging(table, summary, properties, staged, self._how(name, staged))
             return place.appending(table, summary, properties, data)

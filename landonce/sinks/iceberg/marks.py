@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -270,6 +271,22 @@ def _rows(table: Table, branch: str, where: BooleanExpression, limit: int | None
     condition = expression_to_pyarrow(bind(table.schema(), where, case_sensitive=True))
     for _, batch in pinned.rows(COLUMNS):  # PyIceberg does not read equality deletes
         yield from pa.Table.from_batches([batch]).filter(condition).to_batches()
+
+
+def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
+    """The pipelines that ever committed to the table, as far as its metadata shows."""
+    found = {pipeline_of(each) for each in metadata.snapshots}
+    for name, value in metadata.properties.items():
+        if name.startswith(_PREFIX):
+            with suppress(ValueError):  # a property of the user's own that begins like ours
+                copy = json.loads(value)
+                found.add(copy.get(_PREFIX + "pipeline", "") if isinstance(copy, dict) else "")
+    return frozenset(found - {""})
+
+
+def pipeline_of(snapshot: Snapshot) -> str:
+    """The pipeline whose mark a snapshot carries."""
+    return summary_of(snapshot).get(_PREFIX + "pipeline", "")
 
 
 def filled_by(table: Table, branch: str) -> str:

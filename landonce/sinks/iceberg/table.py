@@ -12,16 +12,12 @@ from itertools import pairwise
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
-from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.metadata import new_table_metadata
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AddPartitionSpecUpdate, TableUpdate
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import NestedField
@@ -104,13 +100,6 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
-
-
-def planned_table(identifier: str, declared: Schema, creation: Creation) -> Table:
-    """The table that `create_table` would create, in memory only. Raises what creating it would."""
-    schema, spec, properties = layout(declared, creation)
-    metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{identifier}", properties)
-    return Table(tuple(identifier.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
 
 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
@@ -302,13 +291,23 @@ def require_spec(config: Iceberg, name: str, table: Table) -> None:
 
 
 def require_unchanged(
-    name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
+    name: str,
+    written_for: Table,
+    table: Table,
+    *,
+    specs: Iterable[int] = (),
+    all_specs: bool = False,
+    by_name: bool = False,
 ) -> None:
     """Raises if files that were written for a table no longer fit it. Data files hold columns by field id, so a renamed column
-    keeps its values, and partition values by these `specs`. Files that wait for Spark hold columns `by_name`."""
+    keeps its values, and partition values by these `specs`. Files that wait for Spark hold columns `by_name`.
+
+    `all_specs`: the table must not have got another spec either, since equality deletes would not reach rows in its partitions.
+    """
     before, now = written_for.schema(), table.schema()
     fits = (before.schema_id, before) == (now.schema_id, now) if by_name else _readable(before, now)
     same = all(table.specs().get(each) == written_for.specs()[each] for each in specs)
+    same = same and (not all_specs or set(written_for.specs()) == set(table.specs()))
     if not fits or not same or written_for.metadata.format_version != table.metadata.format_version:
         raise TableReshaped(
             f"the columns of {name} were changed while a batch was written for it, or its partitions, or its format version."

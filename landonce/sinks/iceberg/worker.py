@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from landonce.errors import ConfigError, TableUnfit
 from landonce.failpoints import reach
@@ -28,7 +32,7 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.deletes import EqualityWriter, require_equality, require_whole_rows
 from landonce.sinks.iceberg.files import SparkScratch, WrittenFile, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
-from landonce.sinks.iceberg.table import TableShape, creation, identity_of, planned_table, why_spark
+from landonce.sinks.iceberg.table import TableShape, creation, identity_of, layout, why_spark
 from landonce.sinks.iceberg.types import not_in_spark, renamed, schema_for
 from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Wants
@@ -163,7 +167,9 @@ def require_decodable(recipe: FileRecipe, table: TableRecipe) -> None:
 
 def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
     """Of a table that is to be created with these columns. Raises what creating it would."""
-    table = planned_table(name, columns, creation(config))
+    schema, spec, properties = layout(columns, creation(config))
+    metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{name}", properties)
+    table = Table(tuple(name.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
     return table_recipe(config, name, table, columns, planned=True)
 
 
