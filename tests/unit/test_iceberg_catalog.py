@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -67,15 +68,25 @@ def test_the_identity_of_a_catalog_holds_no_password() -> None:
     assert "word" not in CatalogSpec("c", {"type": "sql", "uri": "postgresql://u:word@host/db"}).identity
 
 
-@pytest.mark.parametrize("more", [{}, {"credential": "id:word"}])
+@pytest.mark.parametrize("login", ["none", "credential", "auth"])
 def test_a_rest_catalog_that_never_answers_is_unreachable_from_the_first_request_on(
-    monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, login: str
 ) -> None:
     monkeypatch.setattr(catalog, "_TIMEOUTS", (1.0, 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TargetUnavailable):
-            CatalogSpec("c", {"type": "rest", "uri": uri, **more}).open()
+            CatalogSpec("c", {"type": "rest", "uri": uri, **_login(login, uri)}).open()
+
+
+def _login(how: str, uri: str) -> dict[str, Any]:
+    """In each of the ways in which PyIceberg asks for a token."""
+    tokens = {"client_id": "id", "client_secret": "word", "token_url": f"{uri}/tokens"}
+    ways: dict[str, dict[str, Any]] = {
+        "credential": {"credential": "id:word"},
+        "auth": {"auth": {"type": "oauth2", "oauth2": tokens}},
+    }
+    return ways.get(how, {})
 
 
 @pytest.mark.parametrize(
@@ -118,11 +129,9 @@ def test_a_wrong_credential_is_refused_and_not_waited_for(how: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _TokenServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_port}"
-        tokens = {"client_id": "id", "client_secret": "word", "token_url": f"{uri}/tokens"}
-        login = {"credential": "id:word"} if how == "credential" else {"auth": {"type": "oauth2", "oauth2": tokens}}
         try:
             with pytest.raises(TargetRefused, match="refused"):
-                CatalogSpec("c", {"type": "rest", "uri": uri, **login}).open()
+                CatalogSpec("c", {"type": "rest", "uri": uri, **_login(how, uri)}).open()
         finally:
             server.shutdown()
 

@@ -26,7 +26,7 @@ from pyiceberg import exceptions as iceberg
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, auth
 from requests import HTTPError, PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
@@ -94,13 +94,21 @@ class _Timed(HTTPAdapter):
         return super().send(request, *args, **kwargs)
 
 
+def _timed(session: Session) -> Session:
+    for prefix in ("http://", "https://"):
+        session.mount(prefix, _Timed(session))
+    return session
+
+
 class TimedRestCatalog(RestCatalog):
-    """PyIceberg's own, with time limits. It sets the headers of a new session first, before it asks for a token."""
+    """PyIceberg's own, with time limits. It sets the headers of a new session first, before it asks for a token.
+
+    A server of tokens (`auth: {type: oauth2, …}`) is asked by `requests.post`, in PyIceberg's module `auth`, where a session stands in for it.
+    """
 
     def _config_headers(self, session: Session) -> None:
-        for prefix in ("http://", "https://"):
-            session.mount(prefix, _Timed(session))
-        super()._config_headers(session)
+        auth.requests = _timed(Session())  # type: ignore[assignment, attr-defined]
+        super()._config_headers(_timed(session))
 
 
 @dataclass(frozen=True)

@@ -414,7 +414,7 @@ def _merge(sql_name: str, table: Table) -> Findings:
 
 
 def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
-    """In the words of Spark's SQL, as far as it has words for Iceberg's types."""
+    """A statement of Spark SQL. A type that Spark SQL does not have is written as Iceberg writes it."""
     made = creation(config)
     schema = table_schema(declared, made)
     columns = ",\n    ".join(

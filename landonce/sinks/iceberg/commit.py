@@ -583,8 +583,8 @@ class IcebergTable(MarkedTable[WrittenFile]):
 
 
 def returning(place: TableBranch, head: int, base: int) -> Build:
-    """Makes an empty snapshot that follows an earlier one, and that current: the table has the rows of the earlier one again. Only while the
-    branch is where it was looked at: what somebody committed since would go, too."""
+    """Makes an empty snapshot after an earlier one, and moves the branch to it: the table has the rows of the earlier one again. Refused
+    if the branch is not where it was looked at: what somebody committed since would be lost, too."""
 
     def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
         if place.head(table) != head or table.metadata.snapshot_by_id(base) is None:

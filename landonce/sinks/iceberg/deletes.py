@@ -162,7 +162,7 @@ def _equals(array: pa.Array, value: str) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.equal(array, value).to_numpy(zero_copy_only=False), np.bool_)
 
 
-# Between blocks. The driver does it, once for each batch.
+# Between blocks: the driver's part, once for each batch.
 
 
 def between_blocks(

@@ -121,8 +121,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         return self.run.columns(self._plan, lambda columns: evolve.distinguishable(columns.fields))
 
     def spark(self) -> SparkNeeds:
-        """The catalog and the jars of Iceberg's runtime, where Spark writes itself; or where it may have to: a record may name a table that
-        Arrow cannot write for, and `select` may make the columns of one."""
+        """The catalog and the jars of Iceberg's runtime if Spark writes a table, or may have to: a record may name a table that Arrow cannot
+        write, and which columns `select` makes is not known yet."""
         usual = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
         given = self._config.properties
         other = any(as_text(given.get(name, values[0])) not in values for name, values in usual.items())
@@ -195,7 +195,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         return "", ""
 
     def add(self, wants: Iterable[Want]) -> bool:
-        """Only the driver creates and evolves tables, once. Records of new tables were only sampled so far."""
+        """Creates and evolves tables, once for all blocks. Of records of new tables, blocks report a sample."""
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[Evolution]] = {}
         for each in (each for each in wants if isinstance(each, Wants)):
@@ -278,7 +278,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         return self._place(name).commit(step)[1]
 
     def _refresh(self, name: str, table: Table) -> None:
-        """Others may have changed the table's columns, properties or file format, and temporary credentials expire."""
+        """Makes the recipe again if others changed the table's columns, properties or file format, or if its credentials are new."""
         if name in self._opened and table_fingerprint(table) != table_fingerprint(self._opened[name]):
             self._update_recipe(name, self._prepared(name, table))
 
@@ -314,7 +314,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
                 self._admit(name, self._place(name).load())
 
     def _open_for(self, name: str, sample: list[bytes]) -> None:
-        """If no table can be created from records, they are rejected. The pipeline does not halt: anybody may send any record."""
+        """Opens or creates a table that records name. If that is not possible, the records become dead letters: anybody may send a record, so
+        the pipeline does not halt for it."""
         reason = f"there is no table {name}"
         try:
             table = self._place(name).find()
@@ -361,7 +362,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         return build
 
     def _how(self, name: str, files: list[StagedFile]) -> Append | Merge:
-        """An append has to write every staged row. A row that changes keeps the values of columns that the pipeline does not fill."""
+        """An append must write every staged row. A merge changes only columns that the pipeline fills; the others keep their values."""
         if self._config.changes is None:
             return Append(sum(each.rows for each in files))
         recipe = self.recipe.by_name()[name]

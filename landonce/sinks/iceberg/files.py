@@ -219,7 +219,7 @@ def _arranged(rows: pa.Table, target: _Target) -> pa.Table:
 
 
 def _fitted(column: pa.ChunkedArray, wanted: pa.DataType, name: str, table: str) -> pa.ChunkedArray:
-    """Losslessly in the table's type. A dictionary of strings stays one: Parquet takes its indices as they are."""
+    """The column in the table's type, without loss. A dictionary of strings stays one: Parquet takes its indices as they are."""
     if column.type.equals(wanted, check_metadata=True):
         return column
     if pt.is_dictionary(column.type):
@@ -364,7 +364,7 @@ def measured(footer: pq.FileMetaData, plan: Plan, nans: dict[int, int]) -> dict[
 
 
 def _bounds(column: StatisticsCollector, statistics: list[Any]) -> tuple[bytes | None, bytes | None]:
-    """None where a row group with values states none. One whose floats are all NaN has none to state."""
+    """The lowest and the highest value. None if a row group with values does not state them; a group of floats that are all NaN has none."""
     kind, length = column.iceberg_type, column.mode.length
     stated = [each for each in statistics if each.has_min_max]
     silent = [each for each in statistics if not each.has_min_max and each.num_values]

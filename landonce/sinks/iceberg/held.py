@@ -104,7 +104,7 @@ class IcebergTables(HeldTables):
         return recipe.schema if recipe is not None else None
 
     def lost(self, table: str) -> Schema | None:
-        """A missing table that should exist accepts anything."""
+        """What the rows of a missing table could have been: the declared fields, or any. None if the table need not exist."""
         should = self.sink.config.create or table in self.sink.static
         return declared_schema(self.parts.config) or ANY_RECORD if should else None
 

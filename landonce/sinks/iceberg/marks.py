@@ -52,7 +52,7 @@ from landonce.sinks.snapshot import origin_of
 
 _PREFIX = "landonce."
 _FIRST = 1
-"""The sequence number of a table's first snapshot. A missing parent proves nothing: when a parent expires, PyIceberg removes it from
+"""The sequence number of a table's first snapshot. That a snapshot has no parent proves nothing: PyIceberg removes an expired parent from
 its children."""
 CONNECT_OFFSETS = "kafka.connect.offsets."
 """A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""

@@ -52,8 +52,8 @@ class IcebergOperations(Operations):
 
     @property
     def observed(self) -> Ledger:
-        """Where the table is the ledger, another one: nothing of this look may decide what the next change is compared with. It follows a
-        rollback, whatever the file says."""
+        """Where the table is its own ledger, a second object for it, which follows a rollback whatever the file says: what an operator looks
+        at must not become what the next change is compared with."""
         return self.parts.ledger if self._own is None else self.sink.own_ledger(follow=True)
 
     @property

@@ -219,7 +219,7 @@ def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]
 
 
 def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[SeenTable, ...]:
-    """The tables as they are now, for those who only look."""
+    """The tables and their marks as they are now. Reads only."""
     places = map(sink.place, names)
     found = ((place, place.find()) for place in places)
     return tuple(SeenTable(at.identifier, table, at.look(table) if table is not None else None) for at, table in found)

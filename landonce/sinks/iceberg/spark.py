@@ -180,7 +180,7 @@ def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Ite
 
 
 def _why(error: Exception, session: SparkSession, spec: CatalogSpec) -> Exception:
-    """Spark takes a catalog that it cannot open for a namespace. What opens it says why it cannot."""
+    """Spark takes the name of a catalog that it cannot open for a namespace. Opening the catalog directly says what is wrong with it."""
     if "REQUIRES_SINGLE_PART_NAMESPACE" in str(error):
         try:
             _iceberg(session).spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
@@ -295,9 +295,8 @@ class Merge:
 
 
 def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[Column]:
-    """The columns by name, null if no staged file holds one. Where a column is required and has a default (format version 3), the default
-    stands for null. Nothing that the rows hold is left out: if somebody renamed or dropped a column meanwhile, its values would become
-    nulls."""
+    """The columns by name; null if no staged file holds one. The default of a required column (format version 3) replaces null. Raises if the
+    rows hold a column that the table lacks: somebody renamed or dropped it meanwhile, and its values would be lost."""
     held = set(rows.columns)
     gone = sorted({*columns, *held.difference(COLUMNS, (OPERATION, _RANK))}.difference(table.names))
     if gone:

@@ -31,7 +31,7 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.partitions import fields_along, parse_spec, path_of, spec_differs
 from landonce.sinks.iceberg.types import iceberg_schema, widens
 
-_NO_PLACE = frozenset("#?\0")
+_ENDS_ADDRESS = frozenset("#?\0")
 _NEWEST = 2
 """The newest format version in which PyIceberg makes tables."""
 _TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
@@ -85,7 +85,7 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
     namespace, _, name = identifier.rpartition(".")
     if not namespace or not name:
         raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
-    if not all(identifier.split(".")) or not _NO_PLACE.isdisjoint(identifier):
+    if not all(identifier.split(".")) or not _ENDS_ADDRESS.isdisjoint(identifier):
         raise ConfigError(
             f"sink.iceberg.table: {identifier!r} cannot be created: parts of a name are not empty, and hold no `#`, `?` or zero byte, "
             "where the address of its files would end."

@@ -166,7 +166,7 @@ def require_decodable(recipe: FileRecipe, table: TableRecipe) -> None:
 
 
 def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
-    """Of a table that is to be created with these columns. Raises what creating it would."""
+    """The recipe of a table that is to be created with these columns, made in memory only. Raises what creating it would."""
     schema, spec, properties = layout(columns, creation(config))
     metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{name}", properties)
     table = Table(tuple(name.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
@@ -199,7 +199,7 @@ class FileWorker(BlockWorker):
     task: StageTask
 
     def reader(self) -> Reader:
-        """Only tables that get a record judge it: a replay leaves the others out."""
+        """Without the tables that a replay leaves out: a record that they could not take is no dead letter then."""
         recipe, task, others = self.recipe, self.task, self.task.left_out
         tables = [each for each in recipe.tables if each.name not in others]
         return Reader(

@@ -203,10 +203,10 @@ def dangling(table: Table, branch: str) -> frozenset[str]:
 
 
 def drop_dangling(place: TableBranch) -> int:
-    """Removes these from the branch, and returns how many. A compaction leaves the newest of them, and Spark's own way to remove them
-    takes those that count in a whole partitioned table for dangling while they still count.
+    """Removes dangling equality deletes from the branch, and returns how many. A compaction leaves the newest ones. Spark's
+    `remove-dangling-deletes` would also remove deletes of a whole partitioned table that still count.
 
-    A pipeline that commits meanwhile is not disturbed: they are looked for again.
+    If a pipeline commits meanwhile, they are looked for again.
     """
     gone: frozenset[str] = frozenset()
 
