@@ -137,7 +137,7 @@ UNKNOWABLE = {
     "it depends on records, which a check does not read": """
         read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  engine/letters.py:refuse_bad
         protocol/tolerance.py:Tolerance._refusal  protocol/tolerance.py:bad_record  protocol/receipt.py:unbalanced
-        sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/files.py:_target.number
+        sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/table.py:whole_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply
         sinks/iceberg/driver.py:OpenIceberg._made_of  sinks/deduplicating.py:OpenTables._made_of  sinks/worker.py:named
         sinks/deduplicating.py:refuse_gone
@@ -168,7 +168,7 @@ UNKNOWABLE = {
     "the check says it in words of its own, as a finding": """
         engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_conversions
         sinks/iceberg/table.py:no_table  sinks/iceberg/table.py:require_spec  sinks/iceberg/table.py:create_table
-        sinks/iceberg/commit.py:TableBranch.ensure_branch
+        sinks/iceberg/commit.py:TableBranch.ensure_branch.step
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation

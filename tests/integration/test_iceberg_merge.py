@@ -36,8 +36,9 @@ from landonce.read.changes import ChangeDecoder, Changes
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import spark as java
 from landonce.sinks.iceberg.catalog import CatalogSpec
+from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.files import plain
-from landonce.sinks.iceberg.spark import Append, Merge, StageOf, drop_stage, drop_stages, stage
+from landonce.sinks.iceberg.spark import Append, Merge, StageOf, drop_stage, stage
 
 pytestmark = pytest.mark.integration
 
@@ -578,9 +579,19 @@ def test_stages_of_earlier_epochs_are_removed(lake: Lake) -> None:
     for branch in branches:
         stage(lake.spark, lake.spec, name, branch, base, [], Append(), {})
     lake.spark.sql(f"ALTER TABLE lake.{name} CREATE BRANCH landonce_stage_of_a_person")
-    assert drop_stages(lake.spark, lake.spec, name, "pipe", 3) == 2
-    assert set(lake.catalog.load_table(name).metadata.refs) == {"main", "landonce_stage_of_a_person", *branches[2:]}
-    assert drop_stages(lake.spark, lake.spec, name, "pipe", 3) == 0
+    place = TableBranch(lake.spec, lambda: lake.catalog, name, "main", "pipe", lambda: lake.spark)
+    for _ in range(2):
+        place.drop_stages(3)
+        assert set(lake.catalog.load_table(name).metadata.refs) == {"main", "landonce_stage_of_a_person", *branches[2:]}
+
+
+def test_a_table_that_was_dropped_is_named(lake: Lake) -> None:
+    for call in (
+        lambda: java.commit(lake.spark, lake.spec, "db.none", (), ()),
+        lambda: lake.stage("db.none", 1, [], Append()),
+    ):
+        with pytest.raises(TableReplaced, match=r"db\.none does not exist"):
+            call()
 
 
 def test_what_cannot_be_staged_leaves_no_branch(lake: Lake) -> None:

@@ -32,7 +32,7 @@ from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.iceberg import spark
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.maintain.compact import Census, compact
-from landonce.sinks.iceberg.spark import Merge, drop_stages, stage
+from landonce.sinks.iceberg.spark import Merge, drop_stage, stage
 from landonce.verify.expect import Transformed
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -100,7 +100,7 @@ CALLS: dict[str, Callable[[Gone], object]] = {
     "a merge": lambda gone: stage(
         gone.session, SPEC, "a.b", "landonce_stage", 1, ["f"], Merge(("id",), ("id",)), {"k": "v"}
     ),
-    "branches that were left": lambda gone: drop_stages(gone.session, SPEC, "a.b", "p", 2),
+    "a staging branch": lambda gone: drop_stage(gone.session, SPEC, "a.b", "landonce_stage"),
     "compaction": _compact,
     "an audit with expressions": _audit,
     "a query": lambda gone: landonce.exactly_once(landonce.sql("sqlite:///q.db", "t"), name="q")(gone.frame, 0),

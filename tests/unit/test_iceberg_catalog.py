@@ -1,11 +1,15 @@
 """The settings by which Spark opens a catalog: the same one, with its secrets where Spark hides them."""
 
+import json
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, TargetUnavailable
+from landonce.errors import ConfigError, TargetRefused, TargetUnavailable
 from landonce.sinks.iceberg import catalog
 from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.config import Catalog
@@ -64,15 +68,72 @@ def test_the_identity_of_a_catalog_holds_no_password() -> None:
     assert "word" not in CatalogSpec("c", {"type": "sql", "uri": "postgresql://u:word@host/db"}).identity
 
 
-@pytest.mark.parametrize("more", [{}, {"credential": "id:word"}])
+@pytest.mark.parametrize("login", ["none", "credential", "auth"])
 def test_a_rest_catalog_that_never_answers_is_unreachable_from_the_first_request_on(
-    monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, login: str
 ) -> None:
     monkeypatch.setattr(catalog, "_TIMEOUTS", (1.0, 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TargetUnavailable):
-            CatalogSpec("c", {"type": "rest", "uri": uri, **more}).open()
+            CatalogSpec("c", {"type": "rest", "uri": uri, **_login(login, uri)}).open()
+
+
+def _login(how: str, uri: str) -> dict[str, Any]:
+    """In each of the ways in which PyIceberg asks for a token."""
+    tokens = {"client_id": "id", "client_secret": "word", "token_url": f"{uri}/tokens"}
+    ways: dict[str, dict[str, Any]] = {
+        "credential": {"credential": "id:word"},
+        "auth": {"auth": {"type": "oauth2", "oauth2": tokens}},
+    }
+    return ways.get(how, {})
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"type": "nonsense"}, "nonsense"),
+        ({"type": "bigquery"}, "pip install 'pyiceberg"),
+        ({"type": "sql", "uri": "no url", "warehouse": "w"}, "URL"),
+        ({"type": "sql", "uri": "nonsense://host/db", "warehouse": "w"}, "nonsense"),
+        ({"type": "sql", "uri": "postgresql+psycopg2://host/db", "warehouse": "w"}, "sql-postgres"),
+        ({"type": "rest", "uri": "host:8181"}, "host:8181"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_is_a_mistake_in_the_file(properties: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        CatalogSpec("c", properties).open()
+
+
+class _TokenServer(BaseHTTPRequestHandler):
+    """A REST catalog whose tokens are not for everybody."""
+
+    def do_GET(self) -> None:
+        self._answer(200, {"defaults": {}, "overrides": {}})
+
+    def do_POST(self) -> None:
+        self._answer(401, {"error": "invalid_client"})
+
+    def _answer(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["credential", "auth"])
+def test_a_wrong_credential_is_refused_and_not_waited_for(how: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _TokenServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        try:
+            with pytest.raises(TargetRefused, match="refused"):
+                CatalogSpec("c", {"type": "rest", "uri": uri, **_login(how, uri)}).open()
+        finally:
+            server.shutdown()
 
 
 def test_properties_may_hold_others_and_their_secrets_are_known() -> None:

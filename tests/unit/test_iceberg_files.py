@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import pickle
@@ -10,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from datetime import time as clock
 from decimal import Decimal
@@ -26,7 +28,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, StatisticsCollector
+from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, PyArrowFileIO, StatisticsCollector
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -677,6 +679,16 @@ def test_many_partitions_take_one_pass(catalog: Catalog) -> None:
     assert len(files) == 500
     assert sum(each.record_count for each in files) == count
     assert spent < 8
+
+
+def test_credentials_that_change_leave_no_connections_behind(catalog: Catalog) -> None:
+    """A catalog may hand out others with every load of a table. Each storage that is kept has connections of its own."""
+    table = _table(catalog, EVENTS)
+    shape, rows = TableShape.of(table), _events(1)
+    for number in range(100):
+        write_files(replace(shape, io=(*shape.io, ("s3.session-token", str(number)))), rows, ORIGIN)
+    gc.collect()
+    assert sum(isinstance(each, PyArrowFileIO) for each in gc.get_objects()) < 50
 
 
 # Files without partition values in a partitioned table.

@@ -6,15 +6,17 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from landonce.errors import Fenced, LedgerSetBack, RolledBack
+from landonce.errors import Fenced, LedgerSetBack, RolledBack, TableUnfit
 from landonce.protocol.ledger import LedgerState, Position, bound, taken
 from landonce.protocol.ranges import Partition
 from landonce.read.schema.fields import Field, Schema
@@ -22,6 +24,7 @@ from landonce.sinks.iceberg.catalog import CatalogSpec
 from landonce.sinks.iceberg.commit import Attempt, IcebergTable, TableBranch
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import write_files
+from landonce.sinks.iceberg.maintain import files as maintained_files
 from landonce.sinks.iceberg.maintain import run as maintaining
 from landonce.sinks.iceberg.maintain.run import TableMaintenance
 from landonce.sinks.iceberg.sink import IcebergSink
@@ -206,6 +209,30 @@ def test_orphans_are_found_where_the_folder_is_the_tables_own(lake: Lake) -> Non
     report = tended(lake, driver)
     assert report.orphans.files == 1
     assert report.notes == ()
+
+
+def test_a_table_that_cannot_be_tended_keeps_no_other_from_it(lake: Lake) -> None:
+    """What is wrong with one table is an error of landonce, which `maintain` reports before it goes on to the next one."""
+    driver = lake.driver()
+    driver.deliver(3)
+    with driver.place.load().transaction() as change:
+        change.set_properties({"history.expire.max-snapshot-age-ms": "5 days"})
+    with pytest.raises(TableUnfit, match="not a whole number: '5 days'"):
+        tended(lake, driver)
+
+
+def test_metadata_may_be_removed_while_it_is_looked_through(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline commits meanwhile, and every commit removes the oldest file of the table's metadata."""
+    driver, found = lake.driver(), maintained_files._files
+    driver.deliver(3)
+
+    def with_gone(io: PyArrowFileIO, folder: str) -> Iterator[Any]:
+        yield from found(io, folder)
+        if folder.endswith("/metadata"):
+            yield maintained_files.FoundFile(f"{folder}/gone.metadata.json", 1, datetime.now(timezone.utc))
+
+    monkeypatch.setattr(maintained_files, "_files", with_gone)
+    assert tended(lake, driver).notes == ()
 
 
 def test_tables_that_only_look_as_if_they_were_the_pipelines_are_left_alone(lake: Lake) -> None:

@@ -91,7 +91,7 @@ def _commit(place: TableBranch, rows: pa.Table) -> tuple[DataFile, ...]:
     table = place.load()
     files = write_files(TableShape.of(table), rows, Origin("p", 1, 1, 0))
     summary = {"landonce.pipeline": "other"}
-    place.send(table, place.appending(table, files, summary, {}))
+    place.send(table, place.appending(table, summary, {}, files))
     return files
 
 

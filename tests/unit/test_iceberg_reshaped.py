@@ -47,7 +47,7 @@ class Lake:
     def append(self, **columns: list[Any]) -> None:
         table = self.table
         files = write_files(TableShape.of(table), pa.table(columns), Origin("p", 1, 1, 0))
-        self.place.send(table, self.place.appending(table, files, {}, {}))
+        self.place.send(table, self.place.appending(table, {}, {}, files))
 
     def manifests(self) -> set[str]:
         head = self.table.current_snapshot()
@@ -94,7 +94,7 @@ def test_a_format_version_that_pyiceberg_does_not_write_is_an_error_that_says_wh
     with pytest.raises(
         TableUnfit, match="is of format version 3, which only Spark's own writer can commit to"
     ) as caught:
-        lake.place.appending(lake.table, (), {}, {})
+        lake.place.appending(lake.table, {}, {})
     assert (caught.value.safe, caught.value.command) == ("Nothing was changed.", "landonce run {file}")
 
 
@@ -182,7 +182,7 @@ def test_what_only_was_renamed_keeps_the_values_that_were_written_before(lake: L
     files = write_files(TableShape.of(table), pa.table({"id": [1], "kind": ["a"]}), Origin("p", 1, 1, 0))
     with lake.table.update_schema() as change:
         change.rename_column("kind", "sort")
-    lake.place.send(lake.table, lake.place.appending(lake.table, files, {}, {}))
+    lake.place.send(lake.table, lake.place.appending(lake.table, {}, {}, files))
     assert lake.table.scan(selected_fields=("id", "sort")).to_arrow().to_pylist() == [{"id": 1, "sort": "a"}]
 
 

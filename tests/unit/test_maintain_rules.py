@@ -28,7 +28,7 @@ from landonce.protocol.own_ledger import OwnView, own_state, own_verdict
 from landonce.read.schema.ddl import literal
 from landonce.sinks.iceberg.maintain import files
 from landonce.sinks.iceberg.maintain.compact import census, worth_rewriting
-from landonce.sinks.iceberg.maintain.expire import Expiry, ExpiryPolicy, expiry, pipelines_of
+from landonce.sinks.iceberg.maintain.expire import Expiry, ExpiryPolicy, expiry
 from landonce.sinks.iceberg.maintain.files import (
     FoundFile,
     TableBounds,
@@ -40,7 +40,7 @@ from landonce.sinks.iceberg.maintain.files import (
     orphans,
 )
 from landonce.sinks.iceberg.maintain.run import Deleted, MaintenanceReport, size
-from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, to_summary
+from landonce.sinks.iceberg.marks import copy_name, copy_of, own_view, pipelines_of, to_summary
 from landonce.sinks.iceberg.spark import StageOf
 from landonce.sinks.snapshot import Origin, table_view
 

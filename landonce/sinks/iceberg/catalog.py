@@ -26,11 +26,12 @@ from pyiceberg import exceptions as iceberg
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
-from requests import PreparedRequest, RequestException, Response, Session
+from pyiceberg.catalog.rest import RestCatalog, auth
+from requests import HTTPError, PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
+from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from landonce.config.secrets import redact
 from landonce.errors import CertificateRefused, ConfigError, TableUnfit, TargetRefused, TargetUnavailable
@@ -50,7 +51,10 @@ _REFUSED = (
     iceberg.ForbiddenError,
     iceberg.BadRequestError,
     iceberg.AuthorizationExpiredError,
+    iceberg.OAuthError,
 )
+_REFUSED_STATUS = (400, 401, 403)
+"""Of a server of tokens that PyIceberg asks itself (`auth`)."""
 _UNREADABLE = (iceberg.ValidationError, ValidationError)
 _UNKNOWN_TYPE = re.compile(r"Unsupported field type: '([^']*)'")
 _UNREACHABLE = (
@@ -90,13 +94,21 @@ class _Timed(HTTPAdapter):
         return super().send(request, *args, **kwargs)
 
 
+def _timed(session: Session) -> Session:
+    for prefix in ("http://", "https://"):
+        session.mount(prefix, _Timed(session))
+    return session
+
+
 class TimedRestCatalog(RestCatalog):
-    """PyIceberg's own, with time limits. It sets the headers of a new session first, before it asks for a token."""
+    """PyIceberg's own, with time limits. It sets the headers of a new session first, before it asks for a token.
+
+    A server of tokens (`auth: {type: oauth2, …}`) is asked by `requests.post`, in PyIceberg's module `auth`, where a session stands in for it.
+    """
 
     def _config_headers(self, session: Session) -> None:
-        for prefix in ("http://", "https://"):
-            session.mount(prefix, _Timed(session))
-        super()._config_headers(session)
+        auth.requests = _timed(Session())  # type: ignore[assignment, attr-defined]
+        super()._config_headers(_timed(session))
 
 
 @dataclass(frozen=True)
@@ -142,19 +154,17 @@ class CatalogSpec:
         """Connects. A SQLite catalog is created if it does not exist."""
         read_doubles_whole()
         self._require_files()
-        with catalog_errors(self):
-            if self.sqlite_file is not None:
-                self.sqlite_file.parent.mkdir(parents=True, exist_ok=True)
-            properties = dict(self.properties)
-            if self.kind == "rest":
-                del properties["type"]
-                properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
-            return load_catalog(self.name, **properties)
-
-    def _java_s3(self) -> dict[str, str]:
-        """What Iceberg's Java code calls otherwise than PyIceberg, or takes for a disk."""
-        region = self.properties.get("s3.region")
-        return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **({"client.region": region} if region else {})}
+        properties = dict(self.properties)
+        if self.kind == "rest":
+            del properties["type"]
+            properties["py-catalog-impl"] = f"{TimedRestCatalog.__module__}.{TimedRestCatalog.__name__}"
+        try:
+            with catalog_errors(self):
+                if self.sqlite_file is not None:
+                    self.sqlite_file.parent.mkdir(parents=True, exist_ok=True)
+                return load_catalog(self.name, **properties)
+        except (iceberg.NotInstalledError, ImportError, ValueError, ArgumentError) as error:
+            raise _unusable(error) from None
 
     def _require_files(self) -> None:
         """PyIceberg would find out at its first request, and call it a failure of the connection."""
@@ -190,8 +200,12 @@ class CatalogSpec:
             settings |= _jdbc(uri)
         elif uri:
             settings["uri"] = uri
+        java: dict[str, str] = {}
+        if self.in_s3:  # what Iceberg's Java code calls otherwise than PyIceberg, or takes for a disk
+            region = self.properties.get("s3.region")
+            java = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **({"client.region": region} if region else {})}
         prefix = f"spark.sql.catalog.{self.name}"
-        given = {**(self._java_s3() if self.in_s3 else {}), **passed, **settings, **self.spark}
+        given = {**java, **passed, **settings, **self.spark}
         conf = {f"{prefix}.{name}": value for name, value in given.items()}
         return {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -230,11 +244,7 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
     try:
         yield
     except _REFUSED as error:
-        raise TargetRefused(
-            f"the catalog {spec.name} refused: {redact(str(error))}",
-            safe="Nothing was written.",
-            command="correct `sink.iceberg.catalog` in {file}, or give its user the rights to read and commit",
-        ) from None
+        raise _refused(spec, error) from None
     except _UNREADABLE as error:
         types = ", ".join(sorted(set(_UNKNOWN_TYPE.findall(str(error)))))
         what = f"a column has the type {types}, which it does not know" if types else redact(str(error))[:500]
@@ -243,12 +253,31 @@ def catalog_errors(spec: CatalogSpec) -> Iterator[None]:
             safe="Nothing was written.",
             command="write to a table without such columns",
         ) from None
+    except (InvalidSchema, InvalidURL, MissingSchema) as error:
+        raise _unusable(error) from None
     except (*_UNREACHABLE, OSError) as error:
+        if isinstance(error, HTTPError) and getattr(error.response, "status_code", 0) in _REFUSED_STATUS:
+            raise _refused(spec, error) from None
         if isinstance(error, OSError) and storage.is_refusal(error):
             raise storage.refusal(error) from None
         if (refused := _certificate_refusal(spec, error)) is not None:
             raise refused from None
         raise TargetUnavailable(f"the catalog {spec.name} did not answer: {redact(str(error))[:500]}") from None
+
+
+def _unusable(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"sink.iceberg.catalog: PyIceberg cannot open it: {redact(str(error))}.",
+        command="correct `type` and `uri` of the catalog in {file}, or install what is missing",
+    )
+
+
+def _refused(spec: CatalogSpec, error: Exception) -> TargetRefused:
+    return TargetRefused(
+        f"the catalog {spec.name} refused: {redact(str(error))}",
+        safe="Nothing was written.",
+        command="correct `sink.iceberg.catalog` in {file}, or give its user the rights to read and commit",
+    )
 
 
 def _certificate_refusal(spec: CatalogSpec, error: Exception) -> CertificateRefused | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
@@ -37,7 +36,7 @@ from landonce.sinks.iceberg.sink import IcebergSink, SeenTable, catalog_exists, 
 from landonce.sinks.iceberg.spark import spark_name
 from landonce.sinks.iceberg.table import creation, identity_of, table_schema, why_spark
 from landonce.sinks.iceberg.types import COLUMNS, COORDINATE_TYPES, coordinate_faults, schema_for
-from landonce.sinks.iceberg.worker import TableRecipe, table_recipe
+from landonce.sinks.iceberg.worker import TableRecipe, planned_recipe, require_decodable, table_recipe
 from landonce.sinks.snapshot import TableLedger
 
 _EXAMINED = 20
@@ -129,7 +128,12 @@ class _IcebergCheck:
             if config.evolve:
                 yield Finding(Level.OK, "columns are added and widened as records ask for it")
         elif config.create:
-            created = partial(creation_text, config, sql_name)
+            recipe = file_recipe(self.run.parts, sink)
+
+            def created(columns: Schema) -> str:
+                require_decodable(recipe, planned_recipe(config, name, columns))
+                return creation_text(config, sql_name, columns)
+
             yield from checking.to_be_created(self.run, created, lambda inferred: distinguishable(inferred.fields))
         else:
             yield from checking.missing(name)
@@ -169,17 +173,18 @@ class _IcebergCheck:
         }
         tables = tuple(TableRecipe(name, schema, shape=None, scratch=None) for name, schema in sorted(fit.items()))
         run.recipe = replace(recipe, tables=tables) if fit else None
+        alone, changing = len(fit) == 1, config.changes is not None
+        keys = {name: identity_of(config, name, there[name]) if changing else () for name in fit}
+        for name, schema in sorted(fit.items()):
+            into = "" if alone else f", for {name}"
+            found = checking.decoded(schema, recipe.decoding, into, keys[name], recipe.changes)
+            if found.level is not Level.OK or (alone and not changing):
+                yield found
         if config.changes is not None:
-            rows = {", ".join(identity_of(config, name, there[name])) for name in fit}
+            rows = {", ".join(each) for each in keys.values()}
             row = " or ".join(sorted(rows)) or ", ".join(config.identity) or "what a table's identifier fields say"
             yield Finding(Level.OK, f"records say what changed ({config.changes.mode}); a row is {row}")
-            return
-        alone = len(fit) == 1
-        for name, schema in sorted(fit.items()):
-            found = checking.decoded(schema, recipe.decoding, "" if alone else f", for {name}")
-            if alone or found.level is not Level.OK:
-                yield found
-        if not alone and fit:
+        elif fit and not alone:
             yield Finding(Level.OK, f"decoded to the columns of each of {len(fit)} tables")
 
     def position(self) -> Findings:
@@ -409,7 +414,7 @@ def _merge(sql_name: str, table: Table) -> Findings:
 
 
 def creation_text(config: Iceberg, sql_name: str, declared: Schema) -> str:
-    """In the words of Spark's SQL, as far as it has words for Iceberg's types."""
+    """A statement of Spark SQL. A type that Spark SQL does not have is written as Iceberg writes it."""
     made = creation(config)
     schema = table_schema(declared, made)
     columns = ",\n    ".join(

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -41,7 +42,6 @@ from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summa
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
-    RemoveSnapshotRefUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -78,13 +78,16 @@ class Attempt:
     """One request to the catalog, and how to remove its files if it is refused."""
 
     updates: tuple[TableUpdate, ...]
-    requirements: tuple[TableRequirement, ...]
-    snapshot: int
+    requirements: tuple[TableRequirement, ...] = ()
+    snapshot: int = 0
+    """The one that it adds, if it adds one."""
     discard: Callable[[], None] = field(default=lambda: None)
     staged: bool = False
     """The snapshot is in the table already, on a branch of its own."""
 
 
+Step = Callable[[Table], Attempt | Verdict]
+"""Judges the table as it is, and makes an attempt on that very metadata; or says why none is to be made."""
 Build = Callable[[Table, Mapping[str, str], Mapping[str, str]], Attempt]
 """Makes an attempt of the table, a mark's summary and table properties."""
 Building = Callable[[tuple[WrittenFile, ...]], Build]
@@ -118,8 +121,8 @@ class TableBranch:
             except NoSuchTableError:
                 return None
 
-    def commit(self, judge: Callable[[Table], Verdict], build: Callable[[Table], Attempt]) -> tuple[Verdict, Table]:
-        """Tries until an attempt is accepted, or the judgement is not `GO`. Returns the judgement and the table."""
+    def commit(self, step: Step) -> tuple[Verdict, Table]:
+        """Tries until an attempt is accepted (`GO`), or `step` makes none. Returns the verdict and the table."""
         refused: Attempt | None = None
         built_on, unraced, why = "", 0, ""
         for conflict in range(_CONFLICTS):
@@ -130,11 +133,9 @@ class TableBranch:
             built_on = table.metadata_location
             if refused is not None and (refused.staged or table.metadata.snapshot_by_id(refused.snapshot) is None):
                 refused.discard()
-            judged = judge(table)
-            if judged is not Verdict.GO:
-                return judged, table
-            attempt = build(table)
-            reach("attempt.before")
+            attempt = step(table)
+            if isinstance(attempt, Verdict):
+                return attempt, table
             try:
                 self.send(table, attempt)
             except CommitFailedException as error:
@@ -142,8 +143,7 @@ class TableBranch:
                 refused, why = attempt, str(error)
                 time.sleep(random.uniform(0.01, 0.05) * min(conflict + 1, 20))  # noqa: S311  not a secret
                 continue
-            reach("attempt.after")
-            return judged, table
+            return Verdict.GO, table
         if unraced == _UNRACED:
             raise TargetUnavailable(
                 f"the catalog {self.spec.name} refuses to commit to {self.identifier}, although nobody else commits to "
@@ -158,61 +158,67 @@ class TableBranch:
         rolled back since. The head does not show that, and PyIceberg raises `ValueError` for it.
         """
         with catalog_errors(self.spec):
-            if table.metadata.format_version < 3 or self.spec.kind == "rest":
-                try:
+            try:
+                if table.metadata.format_version < 3 or self.spec.kind == "rest":
                     table._do_commit(attempt.updates, attempt.requirements)
-                except ValueError as error:
-                    if self.load().metadata_location == table.metadata_location:
-                        raise
-                    raise CommitFailedException(str(error)) from None
-            elif self.session is None:
-                raise _too_new(table, self.identifier)
-            else:
-                with spark.own_session(self.session(), self.spec) as mine:
-                    spark.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
-                table.refresh()
+                elif self.session is None:
+                    raise _too_new(table, self.identifier)
+                else:
+                    with spark.own_session(self.session(), self.spec) as mine:
+                        spark.commit(mine, self.spec, self.identifier, attempt.requirements, attempt.updates)
+                    table.refresh()
+            except ValueError as error:
+                if self.load().metadata_location == table.metadata_location:
+                    raise
+                raise CommitFailedException(str(error)) from None
+
+    def look(self, table: Table, *, vouching: bool = False) -> OwnView:
+        """What the table says of the pipeline. `vouching`: an operator accepts the last commit."""
+        with catalog_errors(self.spec):
+            return look_at(table, self.pipeline, self.branch, vouching=vouching)
 
     def view(self, table: Table) -> TableView:
-        """What the table says of the pipeline."""
-        return table_view(self.identifier, look_at(table, self.pipeline, self.branch))
+        """The same, as of one table of a fan-out."""
+        return table_view(self.identifier, self.look(table))
 
-    def head(self, table: Table) -> int | None:
-        ref = table.metadata.refs.get(self.branch)
+    def head(self, table: Table, branch: str | None = None) -> int | None:
+        ref = table.metadata.refs.get(branch or self.branch)
         return ref.snapshot_id if ref is not None else None
 
     def ensure_branch(self) -> None:
         """Creates the branch at the head of the main one, so that its readers see the whole table. A table without a
         snapshot gets an empty one first: PyIceberg's catalogs refuse any other branch on it."""
-        if self.branch == MAIN_BRANCH:
-            return
-        why = ""
-        for _ in range(_UNRACED):
-            table = self.load()
-            main = table.metadata.refs.get(MAIN_BRANCH)
-            there = table.metadata.refs.get(self.branch)
+
+        def step(table: Table) -> Attempt | Verdict:
+            main, there = self.head(table, MAIN_BRANCH), table.metadata.refs.get(self.branch)
             if there is not None and there.snapshot_ref_type is not SnapshotRefType.BRANCH:
                 raise ConfigError(f"sink.iceberg.branch: {self.branch!r} is a tag of {self.identifier}, not a branch.")
             if there is not None or (main is None and not by_pyiceberg(table)):
-                return
+                return Verdict.DONE
             if main is not None:
-                updates, snapshot = (_points(table, self.branch, main.snapshot_id),), main.snapshot_id
-                made = Attempt(updates, (_still(table), _head_is(self.branch, None)), snapshot)
-            else:  # it carries no mark: no pipeline wrote to the main branch
-                added, snapshot, _ = self._snapshot(table, MAIN_BRANCH, (), {})
-                moved = _points(table, MAIN_BRANCH, snapshot)
-                made = Attempt((*added, moved), (_still(table), _head_is(MAIN_BRANCH, None)), snapshot)
-            try:
-                self.send(table, made)
-            except CommitFailedException as error:  # somebody else did it, or part of it; or nobody may
-                why = str(error)
-        raise TargetUnavailable(f"the branch {self.branch} of {self.identifier} could not be created: {redact(why)}")
+                return self._moving(table, self.branch, main)
+            added, snapshot, discard = self._snapshot(table, MAIN_BRANCH, (), {})  # without a mark: it is nobody's
+            return self._moving(table, MAIN_BRANCH, snapshot, added, discard=discard)
+
+        if self.branch != MAIN_BRANCH:
+            while self.commit(step)[0] is Verdict.GO:
+                continue
+
+    def drop_stages(self, epoch: int) -> None:
+        """Removes the staging branches that earlier epochs of the pipeline left behind."""
+
+        def step(table: Table) -> Attempt | Verdict:
+            left = spark.left_behind(table.metadata.refs, self.pipeline, epoch)
+            return Attempt(tuple(map(spark.removed, left))) if left else Verdict.DONE
+
+        self.commit(step)
 
     def appending(
         self,
         table: Table,
-        files: Sequence[DataFile],
         summary: Mapping[str, str],
         properties: Mapping[str, str],
+        files: Sequence[DataFile] = (),
         base: int | None = None,
     ) -> Attempt:
         """New files, the mark in the summary, its copy in the properties: one commit. No files: an empty snapshot. `base`: an earlier
@@ -223,22 +229,29 @@ class TableBranch:
         if base is not None:
             updates = (_points(table, self.branch, base), *updates)
         copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, snapshot)}
-        return Attempt(
-            (*updates, _points(table, self.branch, snapshot), SetPropertiesUpdate(updates=copied)),
-            (_still(table), _head_is(self.branch, self.head(table))),
-            snapshot,
-            discard,
-        )
+        copy = SetPropertiesUpdate(updates=copied)
+        return self._moving(table, self.branch, snapshot, updates, (copy,), discard)
 
     def dropping(self, table: Table, paths: Collection[str]) -> Attempt:
         """A snapshot without these delete files, and with the same rows. It carries no mark."""
         updates, snapshot, discard = self._snapshot(table, self.branch, (), {}, paths)
-        return Attempt(
-            (*updates, _points(table, self.branch, snapshot)),
-            (_still(table), _head_is(self.branch, self.head(table))),
-            snapshot,
-            discard,
-        )
+        return self._moving(table, self.branch, snapshot, updates, discard=discard)
+
+    def _moving(
+        self,
+        table: Table,
+        branch: str,
+        snapshot: int,
+        before: tuple[TableUpdate, ...] = (),
+        after: tuple[TableUpdate, ...] = (),
+        discard: Callable[[], None] = lambda: None,
+        *,
+        staged: bool = False,
+    ) -> Attempt:
+        """Moves a branch to this snapshot, if it is still where it is in the table. `before`, `after`: what changes with it, in this order."""
+        head = AssertRefSnapshotId(ref=branch, snapshot_id=self.head(table, branch))  # type: ignore[call-arg]
+        requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), head)
+        return Attempt((*before, _points(table, branch, snapshot), *after), requirements, snapshot, discard, staged)
 
     def _snapshot(
         self,
@@ -254,7 +267,8 @@ class TableBranch:
         for each in files:
             producer.append_data_file(each)
         producer.dropped = frozenset(dropped)
-        producer.follow(base)
+        if base is not None:
+            producer._parent_snapshot_id = base
         with catalog_errors(self.spec):
             updates, _ = producer._commit()
         adding = tuple(each for each in updates if not isinstance(each, SetSnapshotRefUpdate))
@@ -263,33 +277,41 @@ class TableBranch:
     def staging(
         self,
         table: Table,
-        files: Sequence[StagedFile],
         summary: Mapping[str, str],
         properties: Mapping[str, str],
+        files: Sequence[StagedFile] = (),
         how: spark.Append | spark.Merge | None = None,
         base: int | None = None,
     ) -> Attempt:
         """The same, with a snapshot that Spark stages on the branch's present head, or on an earlier one (`base`). It is published on that
         head, and on no other."""
         assert self.session is not None
-        session, spec, name, head = self.session(), self.spec, self.identifier, self.head(table)
-        owner = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"]))
-        stage, paths = owner.new_name(), [each.path for each in files]
-        schema = table.metadata.current_schema_id
-        how, io = how or spark.Append(), table.io.properties
-        staged = spark.stage(session, spec, name, stage, base or head, paths, how, summary, schema, io)
-        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
-        return Attempt(
-            (
-                _points(table, self.branch, staged),
-                SetPropertiesUpdate(updates=copied),
-                RemoveSnapshotRefUpdate(ref_name=stage),  # type: ignore[call-arg]
-            ),
-            (_still(table), _head_is(self.branch, head)),
-            staged,
-            discard=lambda: spark.drop_stage(session, spec, name, stage),
-            staged=True,
+        session, spec, name = self.session(), self.spec, self.identifier
+        stage = spark.StageOf(self.pipeline, int(summary["landonce.epoch"]), int(summary["landonce.batch"])).new_name()
+        staged = spark.stage(
+            session,
+            spec,
+            name,
+            stage,
+            base or self.head(table),
+            [each.path for each in files],
+            how or spark.Append(),
+            summary,
+            table.metadata.current_schema_id,
+            table.io.properties,
         )
+        copied = {**properties, copy_name(self.pipeline, self.branch): copy_of(summary, staged)}
+        after = (SetPropertiesUpdate(updates=copied), spark.removed(stage))
+        discard = partial(spark.drop_stage, session, spec, name, stage)
+        return self._moving(table, self.branch, staged, (), after, discard, staged=True)
+
+    def empty(
+        self, table: Table, summary: Mapping[str, str], properties: Mapping[str, str], base: int | None = None
+    ) -> Attempt:
+        """The same without files: by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
+        if by_pyiceberg(table) or self.session is None:
+            return self.appending(table, summary, properties, base=base)
+        return self.staging(table, summary, properties, base=base)
 
 
 def by_pyiceberg(table: Table) -> bool:
@@ -362,10 +384,6 @@ class _Append(_MergeAppendFiles):
         self.dropped: frozenset[str] = frozenset()
         """The paths of delete files that the snapshot leaves out."""
 
-    def follow(self, base: int | None) -> None:
-        """The snapshot comes after this one, and not after the head."""
-        self._parent_snapshot_id = base if base is not None else self._parent_snapshot_id
-
     def _existing_manifests(self) -> list[ManifestFile]:
         found = super()._existing_manifests()
         if not self.dropped:
@@ -392,7 +410,19 @@ class _Append(_MergeAppendFiles):
         alike: dict[tuple[bool, int], list[DataFile]] = {}
         for each in self._added_data_files:
             alike.setdefault((each.content is not DataFileContent.DATA, each.spec_id), []).append(each)
-        added = [self._manifest(deletes, spec_id, files) for (deletes, spec_id), files in sorted(alike.items())]
+        added = []
+        for (deletes, spec_id), files in sorted(alike.items()):
+            with (self.new_deletes_writer if deletes else self.new_manifest_writer)(self.spec(spec_id)) as writer:
+                for each in files:
+                    entry = ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self._snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=each,
+                    )
+                    writer.add(entry)
+            added.append(writer.to_manifest_file())
         return self._process_manifests(added + self._existing_manifests())
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
@@ -408,21 +438,6 @@ class _Append(_MergeAppendFiles):
             *_ManifestMergeManager(*merging, _DeletesOf(self)).merge_manifests(of_deletes),  # type: ignore[arg-type]
             *(each for each in manifests if each.partition_spec_id in kept),
         ]
-
-    def _manifest(self, deletes: bool, spec_id: int, files: Sequence[DataFile]) -> ManifestFile:
-        writing = self.new_deletes_writer if deletes else self.new_manifest_writer
-        with writing(self.spec(spec_id)) as writer:
-            for each in files:
-                writer.add(
-                    ManifestEntry.from_args(
-                        status=ManifestEntryStatus.ADDED,
-                        snapshot_id=self._snapshot_id,
-                        sequence_number=None,
-                        file_sequence_number=None,
-                        data_file=each,
-                    )
-                )
-        return writer.to_manifest_file()
 
     def new_deletes_writer(self, spec: PartitionSpec) -> ManifestWriter:
         output = self.new_manifest_output()
@@ -475,14 +490,6 @@ class _DeletesOf:
         return self.producer.new_deletes_writer(spec)
 
 
-def _still(table: Table) -> AssertTableUUID:
-    return AssertTableUUID(uuid=table.metadata.table_uuid)
-
-
-def _head_is(branch: str, snapshot: int | None) -> AssertRefSnapshotId:
-    return AssertRefSnapshotId(ref=branch, snapshot_id=snapshot)  # type: ignore[call-arg]
-
-
 def _points(table: Table, branch: str, snapshot: int) -> SetSnapshotRefUpdate:
     """Keeps the branch's own rules of retention, which would be lost otherwise."""
     ref = table.metadata.refs.get(branch)
@@ -512,11 +519,11 @@ class IcebergTable(MarkedTable[WrittenFile]):
     """A place in a catalog, and how commits to it are made."""
 
     def __init__(self, place: TableBranch, building: Building | None = None, *, vouching: bool = False) -> None:
-        """Without `building`, commits are made by PyIceberg. `vouching`: an operator accepts the last commit,
+        """Without `building`, PyIceberg adds data files. `vouching`: an operator accepts the last commit,
         though the history that would show it is cut off."""
         self.name = place.identifier
         self.place = place
-        self._building = building or self._appending
+        self._building = building or self._plainly
         self._vouching = vouching
         self.loaded: Table | None = None
         """The table as `view` saw it last."""
@@ -536,25 +543,32 @@ class IcebergTable(MarkedTable[WrittenFile]):
     ) -> tuple[Verdict, OwnView]:
         build = self._building(files)
 
-        def attempt(seen: Table) -> Attempt:
+        def step(seen: Table) -> Attempt | Verdict:
+            judged = judge(self._look(seen))
+            if judged is not Verdict.GO:
+                return judged
             summary = to_summary(replace(mark, commit=str(uuid.uuid4())), valid_through)
-            return build(seen, summary, self._noted(seen, note))
+            attempt = build(seen, summary, self._noted(seen, note))
+            reach("attempt.before")
+            return attempt
 
         self.place.ensure_branch()
-        judged, table = self.place.commit(lambda seen: judge(self._look(seen)), attempt)
+        judged, table = self.place.commit(step)
+        if judged is Verdict.GO:
+            reach("attempt.after")
         return judged, self._look(table)
 
     def journal(self) -> tuple[Note, ...]:
         table = self.place.find()
         return () if table is None else self._notes(table)
 
-    def _appending(self, files: tuple[WrittenFile, ...]) -> Build:
+    def _plainly(self, files: tuple[WrittenFile, ...]) -> Build:
         data = [each for each in files if isinstance(each, DataFile)]
         assert len(data) == len(files), "only a driver with Spark commits staged files"
-        return lambda table, summary, properties: self.place.appending(table, data, summary, properties)
+        return partial(self.place.appending, files=data) if data else self.place.empty
 
     def _look(self, table: Table) -> OwnView:
-        return look_at(table, self.place.pipeline, self.place.branch, vouching=self._vouching)
+        return self.place.look(table, vouching=self._vouching)
 
     def _noted(self, table: Table, note: Note | None) -> dict[str, str]:
         if note is None:
@@ -568,20 +582,9 @@ class IcebergTable(MarkedTable[WrittenFile]):
         return tuple(Note(*each) for each in json.loads(table.metadata.properties.get(name, "[]")))
 
 
-def empty(place: TableBranch) -> Build:
-    """Makes empty snapshots by PyIceberg, or by Spark if PyIceberg does not write the table's format version."""
-
-    def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
-        if by_pyiceberg(table) or place.session is None:
-            return place.appending(table, (), summary, properties)
-        return place.staging(table, (), summary, properties)
-
-    return build
-
-
 def returning(place: TableBranch, head: int, base: int) -> Build:
-    """Makes an empty snapshot that follows an earlier one, and that current: the table has the rows of the earlier one again. Only while the
-    branch is where it was looked at: what somebody committed since would go, too."""
+    """Makes an empty snapshot after an earlier one, and moves the branch to it: the table has the rows of the earlier one again. Refused
+    if the branch is not where it was looked at: what somebody committed since would be lost, too."""
 
     def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
         if place.head(table) != head or table.metadata.snapshot_by_id(base) is None:
@@ -590,9 +593,7 @@ def returning(place: TableBranch, head: int, base: int) -> Build:
                 safe="Nothing was changed.",
                 command="run the same command again",
             )
-        if by_pyiceberg(table) or place.session is None:
-            return place.appending(table, (), summary, properties, base)
-        return place.staging(table, (), summary, properties, base=base)
+        return place.empty(table, summary, properties, base)
 
     return build
 
@@ -605,7 +606,7 @@ def restate(place: TableBranch, seen: TableView, mark: Mark) -> None:
         now = table_view(place.identifier, own)
         return verdict(seen, replace(now, uncertain=now.uncertain and not seen.uncertain), mark.state)
 
-    judged, _ = IcebergTable(place, lambda _: empty(place)).commit(judge, mark, ())
+    judged, _ = IcebergTable(place).commit(judge, mark, ())
     if judged is Verdict.MOVED:
         raise Fenced(
             f"the table {place.identifier} changed during this command: a driver runs, or the table was rolled back "

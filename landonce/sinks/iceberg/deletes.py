@@ -16,7 +16,7 @@ The files of equality deletes hold the coordinates of the changes beside the key
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from landonce.errors import TableReshaped, TableUnfit
+from landonce.errors import TableUnfit
 from landonce.read.changes import DELETE, INSERT, OPERATION
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import write_files
@@ -87,7 +87,9 @@ class EqualityWriter:
     def write(self, rows: pa.Table, origin: Origin) -> tuple[tuple[DataFile, ...], int]:
         """The files of a block, and for how many of its rows they stand, by their own counts."""
         order = _order(rows)
-        first, last = (order[at] for at in _first_and_last(key_codes(rows, self.identity)[order]))
+        codes = key_codes(rows, self.identity)[order]
+        first = order[np.unique(codes, return_index=True)[1]]
+        last = order[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]]
         operations = rows.column(OPERATION).combine_chunks()
         deletion = _equals(operations.take(pa.array(last)), DELETE)
         inserted = _equals(operations.take(pa.array(first)), INSERT) & ~deletion & self.append_inserts
@@ -134,12 +136,6 @@ def whole_table(config: Iceberg, identity: tuple[str, ...], table: Table) -> boo
     return not {each.source_id for each in spec.fields} <= key
 
 
-def require_same_specs(name: str, written_for: Table, table: Table) -> None:
-    """Raises if the table got another partition spec meanwhile: rows may be in partitions that a delete does not reach."""
-    if set(written_for.specs()) != set(table.specs()):
-        raise TableReshaped(f"the partitions of {name} were changed while a batch was written for it.")
-
-
 def key_codes(rows: pa.Table, names: Sequence[str]) -> Numbers:
     """One number per row: the same for rows whose values in these columns are the same. Null is a value."""
     codes: Numbers = np.zeros(rows.num_rows, np.int64)
@@ -162,18 +158,11 @@ def _order(rows: pa.Table) -> Numbers:
     return np.asarray(found.to_numpy(), np.int64)
 
 
-def _first_and_last(codes: Numbers) -> tuple[Numbers, Numbers]:
-    """Where each code occurs for the first time, and for the last."""
-    first = np.unique(codes, return_index=True)[1]
-    from_end = np.unique(codes[::-1], return_index=True)[1]
-    return first, len(codes) - 1 - from_end
-
-
 def _equals(array: pa.Array, value: str) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.equal(array, value).to_numpy(zero_copy_only=False), np.bool_)
 
 
-# Between blocks. The driver does it, once for each batch.
+# Between blocks: the driver's part, once for each batch.
 
 
 def between_blocks(
@@ -185,7 +174,11 @@ def between_blocks(
     schema = sanitize_column_names(table.schema())
     names = {schema.find_field(table.schema().find_field(each).field_id).name: each for each in (*identity, *COLUMNS)}
     try:
-        keys = [_keys_in(table.io, each, names) for each in files]
+        keys = []  # what each file names, in its order
+        for each in files:
+            with table.io.new_input(each.file_path).open() as stream:
+                rows = pq.read_table(stream, columns=list(names))
+            keys.append(rows.select(list(names)).rename_columns(list(names.values())))
         return tuple(
             _write_positions(table.io, files[at], positions) for at, positions in superseded(files, keys, identity)
         )
@@ -218,13 +211,6 @@ def superseded(
         start += named.num_rows
         if len(positions) and file.content is DataFileContent.DATA:
             yield at, positions
-
-
-def _keys_in(io: FileIO, file: DataFile, names: Mapping[str, str]) -> pa.Table:
-    """The keys and coordinates of a file, in its order. `names`: the names of these columns by their names in files."""
-    with io.new_input(file.file_path).open() as stream:
-        rows = pq.read_table(stream, columns=list(names))
-    return rows.select(list(names)).rename_columns(list(names.values()))
 
 
 def _write_positions(io: FileIO, file: DataFile, positions: Numbers) -> DataFile:

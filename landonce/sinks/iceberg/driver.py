@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from landonce.errors import ConfigError, NothingToInfer, TableUnfit
-from landonce.protocol.marks import TableView
+from landonce.protocol.marks import TableView, Verdict
 from landonce.protocol.receipt import Want
 from landonce.read.evolution import Evolution, merge
 from landonce.read.schema.fields import Schema
@@ -19,11 +19,11 @@ from landonce.sinks.declared import declared_schema, selected_from
 from landonce.sinks.iceberg import evolve
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.commit import Attempt, Build, IcebergTable, TableBranch, by_pyiceberg, check_visible
-from landonce.sinks.iceberg.deletes import between_blocks, require_equality, require_same_specs, whole_table
+from landonce.sinks.iceberg.deletes import between_blocks, require_equality, whole_table
 from landonce.sinks.iceberg.files import StagedFile, WrittenFile
 from landonce.sinks.iceberg.marks import filled_by, holds
 from landonce.sinks.iceberg.sink import IcebergSink
-from landonce.sinks.iceberg.spark import Append, Merge, drop_stages, in_session, left_behind, own_session
+from landonce.sinks.iceberg.spark import Append, Merge, in_session, left_behind, own_session
 from landonce.sinks.iceberg.table import (
     as_text,
     create_table,
@@ -42,6 +42,7 @@ from landonce.sinks.iceberg.worker import (
     FileRecipe,
     TableRecipe,
     planned_recipe,
+    require_decodable,
     table_fingerprint,
     table_recipe,
 )
@@ -120,8 +121,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         return self.run.columns(self._plan, lambda columns: evolve.distinguishable(columns.fields))
 
     def spark(self) -> SparkNeeds:
-        """The catalog and the jars of Iceberg's runtime, where Spark writes itself; or where it may have to: a record may name a table that
-        Arrow cannot write for, and `select` may make the columns of one."""
+        """The catalog and the jars of Iceberg's runtime if Spark writes a table, or may have to: a record may name a table that Arrow cannot
+        write, and which columns `select` makes is not known yet."""
         usual = {"format-version": ("1", "2"), "write.format.default": ("parquet",)}
         given = self._config.properties
         other = any(as_text(given.get(name, values[0])) not in values for name, values in usual.items())
@@ -194,7 +195,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         return "", ""
 
     def add(self, wants: Iterable[Want]) -> bool:
-        """Only the driver creates and evolves tables, once. Records of new tables were only sampled so far."""
+        """Creates and evolves tables, once for all blocks. Of records of new tables, blocks report a sample."""
         samples: dict[str, list[bytes]] = {}
         evolutions: dict[str, list[Evolution]] = {}
         for each in (each for each in wants if isinstance(each, Wants)):
@@ -243,6 +244,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
     def _plan(self, columns: Schema) -> FileRecipe:
         """The recipe once the missing tables are created with these columns. Raises what creating them would."""
         self._planned = tuple(planned_recipe(self._config, name, columns) for name in self._missing)
+        for each in self._planned:
+            require_decodable(self.recipe, each)
         return replace(self.recipe, tables=(*self.recipe.tables, *self._planned))
 
     def _create(self, name: str, schema: Schema) -> None:
@@ -267,12 +270,15 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
             without = whole_table(config, identity_of(config, name, table), table)
         if not without:
             return table
-        if updates := ensure_unpartitioned_spec(table):
-            self._place(name).send(table, Attempt(updates, (), 0))
-        return self._place(name).load()
+
+        def step(seen: Table) -> Attempt | Verdict:
+            updates = ensure_unpartitioned_spec(seen)
+            return Attempt(updates) if updates else Verdict.DONE
+
+        return self._place(name).commit(step)[1]
 
     def _refresh(self, name: str, table: Table) -> None:
-        """Others may have changed the table's columns, properties or file format, and temporary credentials expire."""
+        """Makes the recipe again if others changed the table's columns, properties or file format, or if its credentials are new."""
         if name in self._opened and table_fingerprint(table) != table_fingerprint(self._opened[name]):
             self._update_recipe(name, self._prepared(name, table))
 
@@ -281,6 +287,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         tables = {**self.recipe.by_name(), name: table_recipe(self._config, name, table, declared)}
         if self.run.query is not None:
             self._refuse_for_query(name, table, tables[name])
+        else:
+            require_decodable(self.recipe, tables[name])
         self.recipe = replace(self.recipe, tables=tuple(tables[each] for each in sorted(tables)))
         self._opened[name] = table
 
@@ -306,7 +314,8 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
                 self._admit(name, self._place(name).load())
 
     def _open_for(self, name: str, sample: list[bytes]) -> None:
-        """If no table can be created from records, they are rejected. The pipeline does not halt: anybody may send any record."""
+        """Opens or creates a table that records name. If that is not possible, the records become dead letters: anybody may send a record, so
+        the pipeline does not halt for it."""
         reason = f"there is no table {name}"
         try:
             table = self._place(name).find()
@@ -342,17 +351,18 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
         def build(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
             if files:
                 specs = {each.spec_id for each in data}
-                require_unchanged(name, self._opened[name], table, specs=specs, by_name=bool(staged))
-            if equality is not None and data:
-                require_same_specs(name, self._opened[name], table)
+                all_specs = equality is not None and bool(data)
+                require_unchanged(
+                    name, self._opened[name], table, specs=specs, all_specs=all_specs, by_name=bool(staged)
+                )
             if staged or (not data and (by_spark or not by_pyiceberg(table))):
-                return place.staging(table, staged, summary, properties, self._how(name, staged))
-            return place.appending(table, data, summary, properties)
+                return place.staging(table, summary, properties, staged, self._how(name, staged))
+            return place.appending(table, summary, properties, data)
 
         return build
 
     def _how(self, name: str, files: list[StagedFile]) -> Append | Merge:
-        """An append has to write every staged row. A row that changes keeps the values of columns that the pipeline does not fill."""
+        """An append must write every staged row. A merge changes only columns that the pipeline fills; the others keep their values."""
         if self._config.changes is None:
             return Append(sum(each.rows for each in files))
         recipe = self.recipe.by_name()[name]
@@ -362,7 +372,7 @@ class OpenIceberg(OpenSnapshot[WrittenFile]):
 
     def _drop_old_stages(self, name: str, table: Table) -> None:
         if left_behind(table.metadata.refs, self._sink.pipeline, self._epoch):
-            drop_stages(self.run.session(), self._sink.spec, name, self._sink.pipeline, self._epoch)
+            self._place(name).drop_stages(self._epoch)
 
 
 def _first_line(error: Exception) -> str:

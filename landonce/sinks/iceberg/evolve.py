@@ -8,28 +8,24 @@ reports and changes the schema once.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
-from landonce.errors import NothingToInfer, TargetRefused, TargetUnavailable
+from landonce.errors import NothingToInfer, TargetRefused
+from landonce.protocol.marks import Verdict
 from landonce.read.evolution import RESERVED, Evolution, ValueShape, distinct
 from landonce.read.sample import of_sample
 from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Path, Schema
 from landonce.read.schema.instead import text_at
 from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.types import doc_of, iceberg_type, parts_of, unfit, widens
-
-_ATTEMPTS = 10
-_PAUSE = 0.2
 
 
 @dataclass(frozen=True)
@@ -77,27 +73,24 @@ def steps(schema: TableSchema, changes: Evolution, *, by_spark: bool = False) ->
 
 def apply(place: TableBranch, changes: Evolution, *, by_spark: bool = False) -> Table:
     """Changes the table's schema in one commit. If somebody else changes it meanwhile, the rest is done on top of that."""
-    for attempt in range(_ATTEMPTS):
-        table = place.load()
+
+    def step(table: Table) -> Attempt | Verdict:
         todo = steps(table.schema(), changes, by_spark=by_spark)
         if not todo:
-            return table
-        try:
-            update = Transaction(table).update_schema()
-            for step in todo:
-                step.stage(update)
-            updates, requirements = update._commit()
-            place.send(table, Attempt(updates, requirements, 0))
-            return place.load()
-        except CommitFailedException:
-            time.sleep(_PAUSE * attempt)
-        except ValueError as error:
-            raise TargetRefused(
-                f"the schema of {place.identifier} cannot be changed: {error}",
-                safe="Nothing was changed.",
-                command="change the table's schema by hand, or set `evolve: false` in {file}",
-            ) from None
-    raise TargetUnavailable(f"others kept changing {place.identifier}, so its schema could not be changed.")
+            return Verdict.DONE
+        update = Transaction(table).update_schema()
+        for each in todo:
+            each.stage(update)
+        return Attempt(*update._commit())
+
+    try:
+        return place.commit(step)[1]
+    except ValueError as error:
+        raise TargetRefused(
+            f"the schema of {place.identifier} cannot be changed: {error}",
+            safe="Nothing was changed.",
+            command="change the table's schema by hand, or set `evolve: false` in {file}",
+        ) from None
 
 
 def schema_of_sample(sample: list[bytes]) -> Schema:

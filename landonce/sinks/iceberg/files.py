@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +53,7 @@ from landonce.errors import TableUnfit
 from landonce.read.schema.fields import is_uuid
 from landonce.sinks.iceberg.partitions import Path, at_path, by_partition, path_of
 from landonce.sinks.iceberg.storage import not_written
-from landonce.sinks.iceberg.table import TableShape
+from landonce.sinks.iceberg.table import TableShape, whole_number
 from landonce.sinks.snapshot import Origin
 
 _SAMPLE = 2_000
@@ -84,7 +84,6 @@ class _Target:
     """The columns that may hold NaN, and where they are, without those inside lists and maps."""
     spec: PartitionSpec
     locations: LocationProvider
-    io: FileIO
     options: dict[str, Any]
     """Of the Parquet writer."""
     file_bytes: int
@@ -120,7 +119,7 @@ def write_files(
     matched by name. `equality`: the rows are equality deletes, by the columns with these field ids."""
     if rows.num_rows == 0:
         return ()
-    target = _target(shape)
+    target, io = _target(replace(shape, io=())), _storage(shape.io, urlsplit(shape.location).scheme)
     table = _arranged(rows, target)
     options = {**target.options, "use_dictionary": [*target.nested, *_repeating(table)]}
     files: list[DataFile] = []
@@ -128,7 +127,7 @@ def write_files(
         for record, part in by_partition(target.spec, target.schema, table):
             start = 0
             while start < part.num_rows:
-                files.append(_write_one(target, record, part.slice(start), origin, options, equality))
+                files.append(_write_one(target, io, record, part.slice(start), origin, options, equality))
                 start += files[-1].record_count
     except pa.ArrowInvalid:
         raise TableUnfit(f"{target.name}: a row does not fit its schema.", safe="Nothing was committed.") from None
@@ -137,18 +136,18 @@ def write_files(
     return tuple(files)
 
 
+@lru_cache(maxsize=32)
+def _storage(io: tuple[tuple[str, str], ...], scheme: str) -> FileIO:
+    """One for all tables with the same properties. Few are kept, since each has connections of its own, and a catalog that hands out
+    temporary credentials does so whenever a table is loaded."""
+    return load_file_io(dict(io), f"{scheme}:")
+
+
 @lru_cache(maxsize=512)
 def _target(shape: TableShape) -> _Target:
     schema, properties = Schema.model_validate_json(shape.schema), dict(shape.properties)
 
-    def number(name: str, default: int) -> int:
-        try:
-            return int(properties.get(name, default))
-        except ValueError:
-            raise TableUnfit(
-                f"`{name}` is not a whole number: {properties[name]!r}.", safe="Nothing was written."
-            ) from None
-
+    number = partial(whole_number, properties)
     codec = properties.get(Named.PARQUET_COMPRESSION, Named.PARQUET_COMPRESSION_DEFAULT).lower()
     options: dict[str, Any] = {
         "compression": "none" if codec == "uncompressed" else codec,
@@ -176,7 +175,6 @@ def _target(shape: TableShape) -> _Target:
         floats=tuple((each, path) for each in counted if (path := path_of(schema, each)) is not None),
         spec=PartitionSpec.model_validate_json(shape.spec),
         locations=load_location_provider(shape.location, properties),
-        io=load_file_io(dict(shape.io), shape.location),
         options=options,
         file_bytes=number(Named.WRITE_TARGET_FILE_SIZE_BYTES, Named.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT),
         group_bytes=number(Named.PARQUET_ROW_GROUP_SIZE_BYTES, Named.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT),
@@ -221,7 +219,7 @@ def _arranged(rows: pa.Table, target: _Target) -> pa.Table:
 
 
 def _fitted(column: pa.ChunkedArray, wanted: pa.DataType, name: str, table: str) -> pa.ChunkedArray:
-    """Losslessly in the table's type. A dictionary of strings stays one: Parquet takes its indices as they are."""
+    """The column in the table's type, without loss. A dictionary of strings stays one: Parquet takes its indices as they are."""
     if column.type.equals(wanted, check_metadata=True):
         return column
     if pt.is_dictionary(column.type):
@@ -285,6 +283,7 @@ def _repeating(rows: pa.Table) -> Iterator[str]:
 
 def _write_one(
     target: _Target,
+    io: FileIO,
     record: Record,
     rows: pa.Table,
     origin: Origin,
@@ -298,7 +297,7 @@ def _write_one(
     path = target.locations.new_data_location(origin.file_name(), key)
     written, weight = 0, max(1.0, rows.nbytes / rows.num_rows)
     group = min(target.group_rows, int(target.group_bytes / weight))
-    with target.io.new_output(path).create(overwrite=True) as stream:
+    with io.new_output(path).create(overwrite=True) as stream:
         sink = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="w")
         with pq.ParquetWriter(sink, rows.schema, **options) as writer:
             while not written or (written < rows.num_rows and sink.tell() < _FULL * target.file_bytes):
@@ -365,7 +364,7 @@ def measured(footer: pq.FileMetaData, plan: Plan, nans: dict[int, int]) -> dict[
 
 
 def _bounds(column: StatisticsCollector, statistics: list[Any]) -> tuple[bytes | None, bytes | None]:
-    """None where a row group with values states none. One whose floats are all NaN has none to state."""
+    """The lowest and the highest value. None if a row group with values does not state them; a group of floats that are all NaN has none."""
     kind, length = column.iceberg_type, column.mode.length
     stated = [each for each in statistics if each.has_min_max]
     silent = [each for each in statistics if not each.has_min_max and each.num_values]
@@ -373,17 +372,16 @@ def _bounds(column: StatisticsCollector, statistics: list[Any]) -> tuple[bytes |
         return None, None
     lows, highs = [each.min_raw for each in stated], [each.max_raw for each in stated]
     if isinstance(kind, DecimalType):
-        lows, highs = ([_unscaled(each) for each in some] for some in (lows, highs))
+        lows, highs = (
+            [int.from_bytes(each, "big", signed=True) if isinstance(each, bytes) else each for each in some]
+            for some in (lows, highs)
+        )
     least, most = min(lows), max(highs)
     if length is None:
         return _encoded(kind, least), _encoded(kind, most)
     if isinstance(kind, StringType):
         return bytes(least).decode()[:length].encode(), _text_above(bytes(most).decode(), length)
     return bytes(least)[:length], _bytes_above(bytes(most), length)
-
-
-def _unscaled(raw: bytes | int) -> int:
-    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
 
 def _encoded(kind: PrimitiveType, value: Any) -> bytes:

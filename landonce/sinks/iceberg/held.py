@@ -46,7 +46,7 @@ from landonce.sinks.declared import declared_schema, landing_schema
 from landonce.sinks.iceberg.catalog import catalog_errors
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.held_files import COORDINATES, LiveFile, PinnedTable
-from landonce.sinks.iceberg.marks import copy_name
+from landonce.sinks.iceberg.marks import pipelines_of
 from landonce.sinks.iceberg.sink import IcebergSink
 from landonce.sinks.iceberg.table import identity_of
 from landonce.sinks.iceberg.worker import FileRecipe, TableRecipe, table_recipe
@@ -85,7 +85,10 @@ class IcebergTables(HeldTables):
     def known(self) -> tuple[str, ...]:
         """Of the tables whose names match the template, those that the pipeline has committed to."""
         with catalog_errors(self.sink.spec):
-            found = [name for name in self.sink.dynamic() if self._ours(name)]
+            there = ((name, self._load(name)) for name in self.sink.dynamic())
+            found = [
+                name for name, each in there if each is not None and self.sink.pipeline in pipelines_of(each.metadata)
+            ]
         listed = [name for name, _ in self.state.tables] if self.state is not None else []
         return tuple(dict.fromkeys((*self.sink.static, *found, *listed)))
 
@@ -101,17 +104,9 @@ class IcebergTables(HeldTables):
         return recipe.schema if recipe is not None else None
 
     def lost(self, table: str) -> Schema | None:
-        """A missing table that should exist accepts anything."""
+        """What the rows of a missing table could have been: the declared fields, or any. None if the table need not exist."""
         should = self.sink.config.create or table in self.sink.static
         return declared_schema(self.parts.config) or ANY_RECORD if should else None
-
-    def _ours(self, table: str) -> bool:
-        there = self._load(table)
-        if there is None:
-            return False
-        summaries = (each.summary.additional_properties for each in there.snapshots() if each.summary is not None)
-        marked = any(each.get("landonce.pipeline") == self.sink.pipeline for each in summaries)
-        return marked or copy_name(self.sink.pipeline, self.sink.config.branch) in there.properties
 
     def _recipe(self, table: str) -> TableRecipe | None:
         there = self._load(table)

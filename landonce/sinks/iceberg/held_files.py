@@ -143,7 +143,7 @@ class PinnedTable:
                     yield live, batch
 
     def has(self, name: str) -> bool:
-        """Whether the pinned snapshot has the column."""
+        """Whether the table has a snapshot and the column."""
         return self._snapshot is not None and name in self._schema().column_names
 
     def pieces(self, live: LiveFile, names: Sequence[str], may_hold: MayHold) -> Iterator[Projected]:
@@ -256,10 +256,9 @@ class PinnedTable:
         return _FileColumns(wanted, self._table.metadata.name_mapping())
 
     def _schema(self) -> Schema:
-        """Of the pinned snapshot."""
+        """Of the table: columns may have been added or renamed since the pinned snapshot was committed."""
         assert self._table is not None
-        assert self._snapshot is not None
-        return self._table.schemas().get(self._snapshot.schema_id or 0, self._table.schema())
+        return self._table.schema()
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:

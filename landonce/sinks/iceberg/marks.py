@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -33,7 +34,7 @@ from pyiceberg import expressions
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -45,12 +46,13 @@ from landonce.protocol.operate import PastCommit
 from landonce.protocol.own_ledger import OwnView
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.held_files import PinnedTable
+from landonce.sinks.iceberg.table import live_files
 from landonce.sinks.iceberg.types import COLUMNS, OFFSET, PARTITION, TOPIC
 from landonce.sinks.snapshot import origin_of
 
 _PREFIX = "landonce."
 _FIRST = 1
-"""The sequence number of a table's first snapshot. A missing parent proves nothing: when a parent expires, PyIceberg removes it from
+"""The sequence number of a table's first snapshot. That a snapshot has no parent proves nothing: PyIceberg removes an expired parent from
 its children."""
 CONNECT_OFFSETS = "kafka.connect.offsets."
 """A snapshot's summary has `kafka.connect.offsets.<control topic>.<group>`: {"0": next offset to read there}."""
@@ -145,9 +147,14 @@ def is_first(snapshot: Snapshot) -> bool:
 
 def ancestry(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
     """The branch's snapshots, newest first, as far back as they are kept; the main branch's if it does not exist yet."""
-    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    ref = metadata.refs.get(_branch_of(metadata, branch))
     known = {each.snapshot_id: each for each in metadata.snapshots}
     return with_ancestors(ref.snapshot_id if ref is not None else None, known)
+
+
+def _branch_of(metadata: TableMetadata, branch: str) -> str:
+    """The branch that a pipeline's branch is, or will be created from."""
+    return branch if branch in metadata.refs else MAIN_BRANCH
 
 
 def with_ancestors(at: int | None, known: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
@@ -224,15 +231,12 @@ def look_at(table: Table, pipeline: str, branch: str, *, vouching: bool = False)
 
 def holds(table: Table, branch: str, labels: Iterable[str]) -> bool:
     """Whether the branch holds a record of a topic with one of these labels."""
-    ref = branch if branch in table.metadata.refs else MAIN_BRANCH
-    if ref not in table.metadata.refs or not _has_coordinates(table):
-        return False
-    return any(each.num_rows for each in _rows(table, ref, term.In(TOPIC, set(labels)), limit=1))
+    return any(each.num_rows for each in _rows(table, branch, term.In(TOPIC, set(labels)), limit=1))
 
 
 def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, int]:
     """The highest offset that the branch holds of each partition that the pipeline covers."""
-    if not _has_coordinates(table):
+    if not set(COLUMNS) <= set(table.schema().column_names):
         raise TableUnfit(
             f"{'.'.join(table.name())} has no coordinate columns, so its position cannot be found from its rows.",
             safe="Nothing was changed.",
@@ -249,20 +253,40 @@ def last_rows(table: Table, branch: str, state: LedgerState) -> dict[Partition, 
     return found
 
 
-def _rows(table: Table, ref: str, where: BooleanExpression, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more."""
-    scan = table.scan(where, selected_fields=COLUMNS, limit=limit).use_ref(ref)
+def _rows(table: Table, branch: str, where: BooleanExpression, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The coordinates of the rows that meet a condition on them: with `limit`, of that many or more. None without the columns.
+
+    The columns are those of the table as it is now. PyIceberg's scan of a branch has those of its newest snapshot, which lacks the coordinate
+    columns if they were added since.
+    """
+    metadata = table.metadata
+    ref = _branch_of(metadata, branch)
+    if ref not in metadata.refs or not set(COLUMNS) <= set(table.schema().column_names):
+        return
     pinned = PinnedTable(".".join(table.name()), table, ref)
     if not pinned.has_equality_deletes:
-        yield from scan.to_arrow_batch_reader()
+        at_head = metadata.model_copy(update={"current_snapshot_id": metadata.refs[ref].snapshot_id})
+        yield from DataScan(at_head, table.io, where, COLUMNS, limit=limit).to_arrow_batch_reader()
         return
     condition = expression_to_pyarrow(bind(table.schema(), where, case_sensitive=True))
     for _, batch in pinned.rows(COLUMNS):  # PyIceberg does not read equality deletes
         yield from pa.Table.from_batches([batch]).filter(condition).to_batches()
 
 
-def _has_coordinates(table: Table) -> bool:
-    return set(COLUMNS) <= set(table.schema().column_names)
+def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
+    """The pipelines that ever committed to the table, as far as its metadata shows."""
+    found = {pipeline_of(each) for each in metadata.snapshots}
+    for name, value in metadata.properties.items():
+        if name.startswith(_PREFIX):
+            with suppress(ValueError):  # a property of the user's own that begins like ours
+                copy = json.loads(value)
+                found.add(copy.get(_PREFIX + "pipeline", "") if isinstance(copy, dict) else "")
+    return frozenset(found - {""})
+
+
+def pipeline_of(snapshot: Snapshot) -> str:
+    """The pipeline whose mark a snapshot carries."""
+    return summary_of(snapshot).get(_PREFIX + "pipeline", "")
 
 
 def filled_by(table: Table, branch: str) -> str:
@@ -274,13 +298,9 @@ def filled_by(table: Table, branch: str) -> str:
 
 def _holds_file(table: Table, copy: Mark, branch: str) -> bool:
     """Whether the table holds a file of the copy's commit: then that commit is part of it."""
-    head = table.metadata.snapshot_by_name(branch)
-    for manifest in head.manifests(table.io) if head is not None else ():
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            origin = origin_of(entry.data_file.file_path)
-            if origin is not None and (origin.pipeline, origin.batch) == (copy.state.pipeline, copy.batch):
-                return True
-    return False
+    origins = (origin_of(each.data_file.file_path) for each in live_files(table, _branch_of(table.metadata, branch)))
+    mine = copy.state.pipeline, copy.batch
+    return any(each is not None and (each.pipeline, each.batch) == mine for each in origins)
 
 
 def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
@@ -293,7 +313,7 @@ def _holds_rows(table: Table, copy: Mark, branch: str) -> bool:
         return any(each.num_rows for each in _rows(table, branch, here, limit=1))
 
     tops = dict(copy.tops)
-    if not tops or not _has_coordinates(table):
+    if not tops:
         return False
     for partition, position in copy.state.positions:
         if found(partition, term.GreaterThanOrEqual(OFFSET, position.committed)):

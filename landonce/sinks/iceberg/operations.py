@@ -16,7 +16,7 @@ from landonce.protocol.operate.take_over import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors
-from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, empty, restate, returning
+from landonce.sinks.iceberg.commit import IcebergTable, TableBranch, restate, returning
 from landonce.sinks.iceberg.driver import file_recipe
 from landonce.sinks.iceberg.files import WrittenFile
 from landonce.sinks.iceberg.maintain.run import maintain
@@ -52,12 +52,9 @@ class IcebergOperations(Operations):
 
     @property
     def observed(self) -> Ledger:
-        """A table that is its own ledger follows no rollback while an operator only looks at it."""
-        return self.parts.ledger if self._own is None else self._watching()
-
-    def _watching(self) -> TableLedger[WrittenFile]:
-        """Of its own: it follows, whatever the file says of rollbacks."""
-        return TableLedger(IcebergTable(self.sink.place(self.sink.static[0])), self.sink.pipeline)
+        """Where the table is its own ledger, a second object for it, which follows a rollback whatever the file says: what an operator looks
+        at must not become what the next change is compared with."""
+        return self.parts.ledger if self._own is None else self.sink.own_ledger(follow=True)
 
     @property
     def _own(self) -> TableLedger[WrittenFile] | None:
@@ -128,7 +125,7 @@ class IcebergOperations(Operations):
 
             if self._own is not None:
                 mine = place(self.sink.static[0])
-                self._own.table = IcebergTable(mine, lambda _: empty(mine), vouching=self._vouching)
+                self._own.table = IcebergTable(mine, vouching=self._vouching)
             yield place
 
     def able(self) -> Ability:
@@ -171,7 +168,7 @@ class IcebergOperations(Operations):
                 safe=UNCHANGED,
                 command="landonce run {file}",
             )
-        ledger = self._watching()
+        ledger = self.sink.own_ledger(follow=True)
         state, last = self.load(ledger), ledger.last
         if state is None or last is None:
             raise carries_no_position()
@@ -180,7 +177,7 @@ class IcebergOperations(Operations):
         def change(decided: Decision) -> None:
             with self.committing() as place:
                 mine = place(self.sink.static[0])
-                ledger.table = IcebergTable(mine, lambda _: empty(mine))
+                ledger.table = IcebergTable(mine)
                 ledger.change(state, decided.new, decided.note())
 
         return Choice(state, decision, change=change)

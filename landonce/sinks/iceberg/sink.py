@@ -21,7 +21,6 @@ from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
 from landonce.sinks.iceberg.commit import IcebergTable, TableBranch
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import WrittenFile
-from landonce.sinks.iceberg.marks import look_at
 from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.promise import READ_IN_TIME, Promise, ledger_condition, transform_condition
 from landonce.sinks.snapshot import TableLedger, table_view
@@ -112,9 +111,10 @@ class IcebergSink(Sink):
         """What a Spark session needs to read and write the sink's catalog."""
         return {**self.spec.spark_conf(), "spark.jars": ",".join(map(str, spark_jars(s3=self.spec.in_s3)))}
 
-    def own_ledger(self) -> TableLedger[WrittenFile]:
-        """The one table as its own ledger."""
-        return TableLedger(IcebergTable(self.place(self.static[0])), self.pipeline, follow=self.follow)
+    def own_ledger(self, *, follow: bool | None = None) -> TableLedger[WrittenFile]:
+        """The one table as its own ledger. `follow`: a rollback, whatever the file says."""
+        followed = self.follow if follow is None else follow
+        return TableLedger(IcebergTable(self.place(self.static[0])), self.pipeline, follow=followed)
 
     def checks(self, run: CheckRun) -> Sections:
         from landonce.sinks.iceberg.check import sections
@@ -219,11 +219,7 @@ def table_names(sink: IcebergSink, state: LedgerState | None) -> tuple[str, ...]
 
 
 def survey(sink: IcebergSink, names: Iterable[str]) -> tuple[SeenTable, ...]:
-    """The tables as they are now, for those who only look."""
-    found = ((name, sink.place(name).find()) for name in names)
-    return tuple(
-        SeenTable(name, table, look_at(table, sink.pipeline, sink.config.branch))
-        if table is not None
-        else SeenTable(name)
-        for name, table in found
-    )
+    """The tables and their marks as they are now. Reads only."""
+    places = map(sink.place, names)
+    found = ((place, place.find()) for place in places)
+    return tuple(SeenTable(at.identifier, table, at.look(table) if table is not None else None) for at, table in found)

@@ -25,7 +25,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import CommitTableRequest, TableIdentifier
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
@@ -61,7 +61,6 @@ from landonce.sinks.snapshot import no_such_table
 _SAME_IN_PYICEBERG = (
     ("CommitFailedException", CommitFailedException),
     ("CommitStateUnknownException", CommitStateUnknownException),
-    ("NoSuchTableException", NoSuchTableError),
 )
 _REFUSED = {"NotAuthorizedException", "ForbiddenException"}
 _NOT_TRUSTED = {"SSLHandshakeException", "SSLPeerUnverifiedException"}
@@ -181,7 +180,7 @@ def in_session(session: SparkSession, spec: CatalogSpec, identifier: str) -> Ite
 
 
 def _why(error: Exception, session: SparkSession, spec: CatalogSpec) -> Exception:
-    """Spark takes a catalog that it cannot open for a namespace. What opens it says why it cannot."""
+    """Spark takes the name of a catalog that it cannot open for a namespace. Opening the catalog directly says what is wrong with it."""
     if "REQUIRES_SINGLE_PART_NAMESPACE" in str(error):
         try:
             _iceberg(session).spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, spec.name)
@@ -203,8 +202,8 @@ def _named(error: Exception, spec: CatalogSpec, identifier: str) -> Exception:
     for name, same in _SAME_IN_PYICEBERG:
         if name in names:
             return same(said)
-    if "TABLE_OR_VIEW_NOT_FOUND" in said:
-        return NoSuchTableError(said)
+    if "NoSuchTableException" in names or "TABLE_OR_VIEW_NOT_FOUND" in said:
+        return no_such_table(identifier, "Nothing was published.")
     if names & _REFUSED:
         return TargetRefused(
             f"the catalog {spec.name} refused: {said}",
@@ -296,9 +295,8 @@ class Merge:
 
 
 def _filled(rows: DataFrame, table: StructType, columns: Sequence[str]) -> list[Column]:
-    """The columns by name, null if no staged file holds one. Where a column is required and has a default (format version 3), the default
-    stands for null. Nothing that the rows hold is left out: if somebody renamed or dropped a column meanwhile, its values would become
-    nulls."""
+    """The columns by name; null if no staged file holds one. The default of a required column (format version 3) replaces null. Raises if the
+    rows hold a column that the table lacks: somebody renamed or dropped it meanwhile, and its values would be lost."""
     held = set(rows.columns)
     gone = sorted({*columns, *held.difference(COLUMNS, (OPERATION, _RANK))}.difference(table.names))
     if gone:
@@ -360,7 +358,7 @@ def stage(
             return staging.finish(root, how, summary)
         except BaseException:
             with suppress(Exception):
-                commit(mine, spec, identifier, (), (_removed(name),))
+                commit(mine, spec, identifier, (), (removed(name),))
             raise
 
 
@@ -463,22 +461,13 @@ def _settings(session: SparkSession, more: Mapping[str, str]) -> Iterator[None]:
 def drop_stage(session: SparkSession, spec: CatalogSpec, identifier: str, name: str) -> None:
     """Removes a staging branch, if it exists. Its snapshots go when snapshots expire."""
     with own_session(session, spec) as mine, _staging_errors(identifier):
-        commit(mine, spec, identifier, (), (_removed(name),))
+        commit(mine, spec, identifier, (), (removed(name),))
 
 
 def left_behind(refs: Iterable[str], pipeline: str, epoch: int) -> list[str]:
     """The staging branches of earlier epochs of the pipeline, among the refs of a table."""
     whose = {name: stage_of(name) for name in refs}
     return [name for name, of in whose.items() if of and of.pipeline == pipeline and of.epoch < epoch]
-
-
-def drop_stages(session: SparkSession, spec: CatalogSpec, identifier: str, pipeline: str, epoch: int) -> int:
-    """Removes the staging branches that earlier epochs of the pipeline left behind, and returns how many."""
-    with own_session(session, spec) as mine, _staging_errors(identifier):
-        left = left_behind((str(name) for name in load(mine, spec, identifier).refs().keySet()), pipeline, epoch)
-        if left:
-            commit(mine, spec, identifier, (), tuple(map(_removed, left)))
-        return len(left)
 
 
 @contextmanager
@@ -488,9 +477,7 @@ def _staging_errors(identifier: str) -> Iterator[None]:
         yield
     except (CommitFailedException, CommitStateUnknownException) as error:
         raise TargetUnavailable(f"{identifier}: a staging branch could not be changed: {error}") from None
-    except NoSuchTableError:
-        raise no_such_table(identifier, "Nothing was published.") from None
 
 
-def _removed(name: str) -> RemoveSnapshotRefUpdate:
+def removed(name: str) -> RemoveSnapshotRefUpdate:
     return RemoveSnapshotRefUpdate.model_validate({"ref-name": name})

@@ -26,11 +26,8 @@ def _columns(path: str, io: Mapping[str, str]) -> pa.Schema:
     """With plain values, and without what Parquet's writer noted of them."""
     with load_file_io(dict(io), path).new_input(path).open() as source:
         held = pq.read_schema(source)
-    return pa.schema([pa.field(each.name, _plain(each.type)) for each in held])
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pt.is_dictionary(kind) else kind
+    plain = ((each.name, each.type.value_type if pt.is_dictionary(each.type) else each.type) for each in held)
+    return pa.schema([pa.field(name, kind) for name, kind in plain])
 
 
 def _reading(

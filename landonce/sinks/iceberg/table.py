@@ -5,35 +5,33 @@ landonce never changes a table that exists, except by `evolve` and by the spec t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
-from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import compute_statistics_plan
+from pyiceberg.manifest import ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as TableSchema
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.metadata import new_table_metadata
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AddPartitionSpecUpdate, TableUpdate
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import NestedField
 from sqlalchemy.exc import IntegrityError
 
-from landonce.errors import ConfigError, TableReshaped, TableUnfit
+from landonce.config.secrets import redact
+from landonce.errors import ConfigError, TableReshaped, TableUnfit, TargetUnavailable
 from landonce.read.schema.ddl import quoted, quoted_if_needed
 from landonce.read.schema.fields import Schema
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.partitions import fields_along, parse_spec, path_of, spec_differs
 from landonce.sinks.iceberg.types import iceberg_schema, widens
 
-_NO_PLACE = frozenset("#?\0")
+_ENDS_ADDRESS = frozenset("#?\0")
 _NEWEST = 2
 """The newest format version in which PyIceberg makes tables."""
 _TIDY = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
@@ -87,7 +85,7 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
     namespace, _, name = identifier.rpartition(".")
     if not namespace or not name:
         raise ConfigError(f"sink.iceberg.table: {identifier!r} needs a namespace, for example db.{identifier}.")
-    if not all(identifier.split(".")) or not _NO_PLACE.isdisjoint(identifier):
+    if not all(identifier.split(".")) or not _ENDS_ADDRESS.isdisjoint(identifier):
         raise ConfigError(
             f"sink.iceberg.table: {identifier!r} cannot be created: parts of a name are not empty, and hold no `#`, `?` or zero byte, "
             "where the address of its files would end."
@@ -102,13 +100,6 @@ def create_table(catalog: Catalog, identifier: str, declared: Schema, creation: 
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=properties)
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
-
-
-def planned_table(identifier: str, declared: Schema, creation: Creation) -> Table:
-    """The table that `create_table` would create, in memory only. Raises what creating it would."""
-    schema, spec, properties = layout(declared, creation)
-    metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{identifier}", properties)
-    return Table(tuple(identifier.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
 
 
 def table_schema(declared: Schema, creation: Creation) -> TableSchema:
@@ -264,6 +255,28 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def live_files(table: Table, branch: str) -> Iterator[ManifestEntry]:
+    """The files of data and of deletes that count at the head of a branch."""
+    head = table.metadata.snapshot_by_name(branch)
+    try:
+        for manifest in head.manifests(table.io) if head is not None else ():
+            yield from manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    except (OSError, ValueError) as error:
+        raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
+
+
+def whole_number(properties: Mapping[str, str], name: str, default: int) -> int:
+    """The value of a table's property."""
+    try:
+        return int(properties.get(name) or default)
+    except ValueError:
+        raise TableUnfit(
+            f"`{name}` is not a whole number: {properties[name]!r}.",
+            safe="Nothing was written.",
+            command="correct the property of the table, or remove it",
+        ) from None
+
+
 def require_spec(config: Iceberg, name: str, table: Table) -> None:
     """Raises if the table is not partitioned as the file says. A file without `partition_by` accepts any table."""
     if not config.partition_by:
@@ -278,13 +291,23 @@ def require_spec(config: Iceberg, name: str, table: Table) -> None:
 
 
 def require_unchanged(
-    name: str, written_for: Table, table: Table, *, specs: Iterable[int] = (), by_name: bool = False
+    name: str,
+    written_for: Table,
+    table: Table,
+    *,
+    specs: Iterable[int] = (),
+    all_specs: bool = False,
+    by_name: bool = False,
 ) -> None:
     """Raises if files that were written for a table no longer fit it. Data files hold columns by field id, so a renamed column
-    keeps its values, and partition values by these `specs`. Files that wait for Spark hold columns `by_name`."""
+    keeps its values, and partition values by these `specs`. Files that wait for Spark hold columns `by_name`.
+
+    `all_specs`: the table must not have got another spec either, since equality deletes would not reach rows in its partitions.
+    """
     before, now = written_for.schema(), table.schema()
     fits = (before.schema_id, before) == (now.schema_id, now) if by_name else _readable(before, now)
     same = all(table.specs().get(each) == written_for.specs()[each] for each in specs)
+    same = same and (not all_specs or set(written_for.specs()) == set(table.specs()))
     if not fits or not same or written_for.metadata.format_version != table.metadata.format_version:
         raise TableReshaped(
             f"the columns of {name} were changed while a batch was written for it, or its partitions, or its format version."

@@ -10,14 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from landonce.errors import TableUnfit
+from landonce.errors import ConfigError, TableUnfit
 from landonce.failpoints import reach
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
 from landonce.read.changes import Changes
-from landonce.read.decoding import Decode, decode_by
+from landonce.read.decoding import Decode, decode_by, decoder_of
 from landonce.read.evolution import observed
 from landonce.read.formats import Decoded, Reject
 from landonce.read.kafka.records import KafkaMessage
@@ -28,7 +32,7 @@ from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.deletes import EqualityWriter, require_equality, require_whole_rows
 from landonce.sinks.iceberg.files import SparkScratch, WrittenFile, write_files
 from landonce.sinks.iceberg.partitions import Limit, beyond, limits_of
-from landonce.sinks.iceberg.table import TableShape, creation, identity_of, planned_table, why_spark
+from landonce.sinks.iceberg.table import TableShape, creation, identity_of, layout, why_spark
 from landonce.sinks.iceberg.types import not_in_spark, renamed, schema_for
 from landonce.sinks.snapshot import StageTask, staged
 from landonce.sinks.worker import BlockWorker, Recipe, Refuse, Wants
@@ -149,9 +153,23 @@ def table_recipe(
     )
 
 
+def require_decodable(recipe: FileRecipe, table: TableRecipe) -> None:
+    """Raises if no record can become a row of the table, before any is read. With expressions, records become the declared fields first."""
+    try:
+        if not recipe.transforms:
+            decoder_of(table.schema, recipe.decoding, table.identity, recipe.changes)
+    except (TypeError, ValueError) as reason:
+        raise ConfigError(
+            f"sink.iceberg: records cannot become rows of {table.name}: {reason}.",
+            command="correct `identity`, `changes` or `source.kafka` in {file}, or the columns of the table",
+        ) from None
+
+
 def planned_recipe(config: Iceberg, name: str, columns: Schema) -> TableRecipe:
-    """Of a table that is to be created with these columns. Raises what creating it would."""
-    table = planned_table(name, columns, creation(config))
+    """The recipe of a table that is to be created with these columns, made in memory only. Raises what creating it would."""
+    schema, spec, properties = layout(columns, creation(config))
+    metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file:///{name}", properties)
+    table = Table(tuple(name.split(".")), metadata, "", load_file_io(), NoopCatalog("planned"))
     return table_recipe(config, name, table, columns, planned=True)
 
 
@@ -181,7 +199,7 @@ class FileWorker(BlockWorker):
     task: StageTask
 
     def reader(self) -> Reader:
-        """Only tables that get a record judge it: a replay leaves the others out."""
+        """Without the tables that a replay leaves out: a record that they could not take is no dead letter then."""
         recipe, task, others = self.recipe, self.task, self.task.left_out
         tables = [each for each in recipe.tables if each.name not in others]
         return Reader(

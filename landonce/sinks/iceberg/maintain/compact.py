@@ -19,8 +19,9 @@ from landonce.errors import LandonceError, SparkLost, TargetUnavailable
 from landonce.protocol.marks import Verdict
 from landonce.read.schema.ddl import literal, quoted
 from landonce.sinks.iceberg.catalog import CatalogSpec
-from landonce.sinks.iceberg.commit import TableBranch, by_pyiceberg
+from landonce.sinks.iceberg.commit import Attempt, TableBranch, by_pyiceberg
 from landonce.sinks.iceberg.spark import in_session, own_session
+from landonce.sinks.iceberg.table import live_files, whole_number
 
 _TARGET, _DEFAULT_TARGET = "write.target-file-size-bytes", 512 * 2**20
 _SMALL, _LARGE, _ENOUGH = 0.75, 1.8, 5
@@ -76,7 +77,7 @@ def census(table: Table, branch: str, target: int | None) -> Census:
         raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
     return Census(
         files=sum(map(len, sizes.values())),
-        small=worth_rewriting(sizes, target or int(table.properties.get(_TARGET, _DEFAULT_TARGET))),
+        small=worth_rewriting(sizes, target or whole_number(table.properties, _TARGET, _DEFAULT_TARGET)),
         deletes=deletes,
         vectors=vectors,
         equality=equality,
@@ -187,37 +188,32 @@ def _arguments(found: Census, branch: str, target: int | None, where: str) -> di
 
 def dangling(table: Table, branch: str) -> frozenset[str]:
     """The paths of equality deletes that count for no row any more: every data file in their reach is as new as they are, or newer."""
-    head = table.metadata.snapshot_by_name(branch)
     oldest: dict[object, int] = {}
     deletes: list[tuple[str, object, int]] = []
-    try:
-        for manifest in head.manifests(table.io) if head is not None else ():
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                file, sequence = entry.data_file, entry.sequence_number or 0
-                where = (file.spec_id, file.partition)
-                if file.content is DataFileContent.DATA:
-                    for reach in (where, None):
-                        oldest[reach] = min(sequence, oldest.get(reach, sequence))
-                elif file.content is DataFileContent.EQUALITY_DELETES:
-                    whole = table.specs()[file.spec_id].is_unpartitioned()
-                    deletes.append((file.file_path, None if whole else where, sequence))
-    except (OSError, ValueError) as error:
-        raise TargetUnavailable(f"the table's manifests cannot be read: {redact(str(error))}") from None
+    for entry in live_files(table, branch):
+        file, sequence = entry.data_file, entry.sequence_number or 0
+        where = (file.spec_id, file.partition)
+        if file.content is DataFileContent.DATA:
+            for reach in (where, None):
+                oldest[reach] = min(sequence, oldest.get(reach, sequence))
+        elif file.content is DataFileContent.EQUALITY_DELETES:
+            whole = table.specs()[file.spec_id].is_unpartitioned()
+            deletes.append((file.file_path, None if whole else where, sequence))
     return frozenset(path for path, reach, sequence in deletes if sequence <= oldest.get(reach, sequence))
 
 
 def drop_dangling(place: TableBranch) -> int:
-    """Removes these from the branch, and returns how many. A compaction leaves the newest of them, and Spark's own way to remove them
-    takes those that count in a whole partitioned table for dangling while they still count.
+    """Removes dangling equality deletes from the branch, and returns how many. A compaction leaves the newest ones. Spark's
+    `remove-dangling-deletes` would also remove deletes of a whole partitioned table that still count.
 
-    A pipeline that commits meanwhile is not disturbed: they are looked for again.
+    If a pipeline commits meanwhile, they are looked for again.
     """
     gone: frozenset[str] = frozenset()
 
-    def judge(table: Table) -> Verdict:
+    def step(table: Table) -> Attempt | Verdict:
         nonlocal gone
         gone = dangling(table, place.branch) if by_pyiceberg(table) else frozenset()
-        return Verdict.GO if gone else Verdict.DONE
+        return place.dropping(table, gone) if gone else Verdict.DONE
 
-    place.commit(judge, lambda table: place.dropping(table, gone))
+    place.commit(step)
     return len(gone)

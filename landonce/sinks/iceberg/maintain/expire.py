@@ -17,11 +17,9 @@ is by then. Nor is PyIceberg's change of metadata, which makes the oldest snapsh
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.exceptions import CommitFailedException
@@ -41,10 +39,10 @@ from pyspark.sql import SparkSession
 
 from landonce.errors import TargetUnavailable
 from landonce.sinks.iceberg.catalog import CatalogSpec, catalog_errors
-from landonce.sinks.iceberg.marks import summary_of, with_ancestors
+from landonce.sinks.iceberg.marks import pipeline_of, pipelines_of, with_ancestors
 from landonce.sinks.iceberg.spark import in_session, load, own_session
+from landonce.sinks.iceberg.table import whole_number
 
-_PIPELINE = "landonce.pipeline"
 _AGE, _LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 _DEFAULT_AGE, _DEFAULT_LEAST = 5 * 24 * 3600 * 1000, 10
 _ATTEMPTS = 50
@@ -66,9 +64,9 @@ class ExpiryPolicy:
     ) -> ExpiryPolicy:
         """From the command's options, or else from the table's properties, which are Iceberg's own."""
         if age_ms is None:
-            age_ms = int(properties.get(_AGE) or _DEFAULT_AGE)
+            age_ms = whole_number(properties, _AGE, _DEFAULT_AGE)
         if least is None:
-            least = max(1, int(properties.get(_LEAST) or _DEFAULT_LEAST))
+            least = max(1, whole_number(properties, _LEAST, _DEFAULT_LEAST))
         return ExpiryPolicy(age_ms, least, frozenset(retired))
 
 
@@ -101,22 +99,6 @@ def expiry(metadata: TableMetadata, policy: ExpiryPolicy, now_ms: int) -> Expiry
     return Expiry(tuple(each.snapshot_id for each in gone), len(held), tuple(sorted(set().union(*held.values()))))
 
 
-def pipelines_of(metadata: TableMetadata) -> frozenset[str]:
-    """The pipelines that ever committed to the table, as far as its metadata shows."""
-    found = {_marked(each) for each in metadata.snapshots}
-    for name, value in metadata.properties.items():
-        if name.startswith("landonce."):
-            with suppress(ValueError):  # a property of the user's own that begins like ours
-                copy = json.loads(value)
-                found.add(copy.get(_PIPELINE, "") if isinstance(copy, dict) else "")
-    return frozenset(found - {""})
-
-
-def _marked(snapshot: Snapshot) -> str:
-    """The pipeline whose mark a snapshot carries."""
-    return summary_of(snapshot).get(_PIPELINE, "")
-
-
 def _of_ref(ref: SnapshotRef, known: Mapping[int, Snapshot], policy: ExpiryPolicy, now_ms: int) -> set[int]:
     """A tag keeps its snapshot; a branch keeps young snapshots and its last ones, by rules of its own if it has them."""
     kept = {ref.snapshot_id}
@@ -147,7 +129,7 @@ def _held(kept: set[int], known: Mapping[int, Snapshot], pipelines: frozenset[st
                 break
             if each.snapshot_id not in kept:
                 held[each.snapshot_id] = held.get(each.snapshot_id, frozenset()) | missing
-            missing -= {_marked(each)}
+            missing -= {pipeline_of(each)}
     return held
 
 
@@ -157,9 +139,6 @@ class Removal:
 
     expiry: Expiry = field(default_factory=Expiry)
     branches: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.expiry.ids or self.branches)
 
 
 def remove(
@@ -172,7 +151,7 @@ def remove(
     for attempt in range(_ATTEMPTS):
         table = fresh()
         wanted = decide(table)
-        if not wanted:
+        if not (wanted.expiry.ids or wanted.branches):
             return table, wanted
         try:
             with catalog_errors(spec):

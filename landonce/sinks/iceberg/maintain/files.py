@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -86,11 +86,17 @@ def listed(table: Table, folders: Iterable[str], others: Sequence[str] = ()) -> 
     """Every file in the folders, except those at the location of another table."""
     io = _arrow(table)
     foreign = tuple(f"{each.rstrip('/')}/" for each in others)
-    try:
+    with _listing():
         found = [each for folder in folders for each in _files(io, folder)]
+    return tuple(each for each in found if not each.path.startswith(foreign))
+
+
+@contextmanager
+def _listing() -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise TargetUnavailable(f"the storage cannot be listed: {redact(str(error))}") from None
-    return tuple(each for each in found if not each.path.startswith(foreign))
 
 
 def shares_location(table: Table) -> bool:
@@ -100,8 +106,11 @@ def shares_location(table: Table) -> bool:
 
     def uuid_in(path: str) -> str:
         """It is near the beginning of a metadata file. Empty if it cannot be read."""
-        with io.new_input(path).open() as file:
-            beginning = file.read(_BEGINNING)
+        try:
+            with io.new_input(path).open() as file:
+                beginning = file.read(_BEGINNING)
+        except FileNotFoundError:  # a commit removed this table's oldest one meanwhile
+            return mine
         with suppress(zlib.error):
             text = zlib.decompressobj(_GZIP).decompress(beginning) if path.endswith(_COMPRESSED) else beginning
             found = _UUID.search(text)
@@ -109,10 +118,11 @@ def shares_location(table: Table) -> bool:
         return ""
 
     known = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
-    there = _files(io, f"{table.location().rstrip('/')}/metadata")
-    unknown = [each.path for each in there if each.name.endswith(_METADATA) and each.path not in known]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return any(whose != mine for whose in pool.map(uuid_in, unknown))
+    with _listing():
+        there = _files(io, f"{table.location().rstrip('/')}/metadata")
+        unknown = [each.path for each in there if each.name.endswith(_METADATA) and each.path not in known]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return any(whose != mine for whose in pool.map(uuid_in, unknown))
 
 
 def _files(io: PyArrowFileIO, folder: str) -> Iterable[FoundFile]:

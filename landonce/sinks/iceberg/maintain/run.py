@@ -19,7 +19,7 @@ from landonce.errors import ConfigError, LandonceError
 from landonce.protocol.ledger import LedgerState
 from landonce.sinks.iceberg.commit import TableBranch
 from landonce.sinks.iceberg.maintain.compact import Compacted, census, compact, drop_dangling
-from landonce.sinks.iceberg.maintain.expire import ExpiryPolicy, Removal, expiry, pipelines_of, remove
+from landonce.sinks.iceberg.maintain.expire import ExpiryPolicy, Removal, expiry, remove
 from landonce.sinks.iceberg.maintain.files import (
     bounds,
     dead_stages,
@@ -31,6 +31,7 @@ from landonce.sinks.iceberg.maintain.files import (
     orphans,
     shares_location,
 )
+from landonce.sinks.iceberg.marks import pipelines_of
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
 from landonce.sinks.operations import Sessions, Upkeep, UpkeepWatch
 from landonce.sinks.parts import Parts

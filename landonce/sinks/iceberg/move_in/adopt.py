@@ -15,9 +15,10 @@ from landonce.protocol.operate.decision import Decision, listed
 from landonce.protocol.operate.take_over import refused
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView, Start, StartAt, bind
-from landonce.sinks.iceberg.commit import Attempt, IcebergTable, empty
+from landonce.sinks.iceberg.commit import Attempt, IcebergTable
 from landonce.sinks.iceberg.marks import ancestry, is_first, summary_of
 from landonce.sinks.iceberg.sink import IcebergSink, catalog_exists, table_names
+from landonce.sinks.iceberg.table import live_files
 from landonce.sinks.snapshot import TableLedger
 
 if TYPE_CHECKING:
@@ -129,12 +130,9 @@ def missing(table: Table, branch: str, files: frozenset[str]) -> frozenset[str]:
     snapshots = tuple(ancestry(table.metadata, branch))
     removing = any("deleted-data-files" in summary_of(each) for each in snapshots)
     head = table.metadata.snapshot_by_name(branch)
-    if head is None or not snapshots or not is_first(snapshots[-1]) or removing:
+    if head is None or not is_first(snapshots[-1]) or removing:
         return frozenset()
-    left = set(files)
-    for manifest in head.manifests(table.io) if left else ():
-        left -= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
-    return frozenset(left)
+    return files - {each.data_file.file_path for each in live_files(table, branch)} if files else files
 
 
 def adopt(state: LedgerState, found: WriterCommits, view: SourceView, owner: str) -> Decision:
@@ -209,13 +207,12 @@ class IcebergImport:
                 parts.ledger.change(self.state, self.decision.new, self.decision.note())
                 return
             mine = place(self.operations.sink.static[0])
-            build = empty(mine)
 
             def only_if_stopped(table: Table, summary: Mapping[str, str], properties: Mapping[str, str]) -> Attempt:
                 last = writer.last_commit(mine.identifier, table) if writer is not None else None
                 if found is not None and (last,) != found.commits:
                     raise _went_on(found)
-                return build(table, summary, properties)
+                return mine.empty(table, summary, properties)
 
             parts.ledger.table = IcebergTable(mine, lambda _: only_if_stopped)
             parts.ledger.commit(self.state, self.decision.new, note=self.decision.note())
