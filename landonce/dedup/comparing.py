@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from landonce.dedup.chunks import cut, encode_records, headers_of, opened
 from landonce.dedup.contents import Chunk
-from landonce.dedup.copies import copies_of
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rule import LATE, KeyRule, require_marks
 from landonce.dedup.runs import (
+    FirstSeen,
     Keys,
     Segment,
     digest_of,
@@ -438,7 +438,7 @@ class Joining:
         new = first & ~in_store
         copies = ~new & ~again
         if self.recipe.keep_copies and copies.any():
-            found.copies.append(copies_of(hashes[ranks[copies]], offsets[copies], of_group[copies]))
+            found.copies.append(_copies_of(hashes[ranks[copies]], offsets[copies], of_group[copies]))
         attempts = {
             each.block: frozenset(other.attempt for other in shares if other.block == each.block) for each in shares
         }
@@ -472,6 +472,19 @@ class Joining:
     def _encoded(self, shard: int, level: int, bucket: int, keys: Keys) -> tuple[ListedRun, list[Segment]]:
         segments = encode(keys)
         return ListedRun("", shard, level, bucket, len(keys.hi), len(segments), digest_of(keys)), segments
+
+
+def _copies_of(places: Ids, offsets: Integers, originals: FirstSeen) -> pa.Table:
+    """Where copies are, and where and when their originals were accepted. Places are hashes, as `place_of` makes them."""
+    return pa.table(
+        {
+            "place": places,
+            "offset": offsets,
+            "original_place": np.ascontiguousarray(originals["place"]),
+            "original_offset": np.ascontiguousarray(originals["offset"]),
+            "accepted_at": np.ascontiguousarray(originals["at"]),
+        }
+    )
 
 
 @lru_cache(maxsize=4)

@@ -17,8 +17,8 @@ import pytest
 from cutting_proxy import Cut, CuttingProxy
 from sqlalchemy import delete, text
 
+from landonce.dedup.accept import reshard
 from landonce.dedup.contents import Chunk
-from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, Segment, decode, digest_of, encode, first_seen_of, shard_of, sort_ids
 from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
 from landonce.dedup.tables import shard_table

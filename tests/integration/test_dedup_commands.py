@@ -30,8 +30,8 @@ from typer.testing import CliRunner
 
 from landonce.cli import app
 from landonce.dedup import look, rekey
+from landonce.dedup.accept import reshard
 from landonce.dedup.chunks import StoredRecords
-from landonce.dedup.reshard import reshard
 from landonce.dedup.run import run_pipeline
 from landonce.dedup.store import Store
 from landonce.engine import workers

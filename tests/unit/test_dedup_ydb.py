@@ -17,8 +17,8 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from ydb_sqlalchemy.sqlalchemy import YqlDialect
 
+from landonce.dedup.accept import reshard
 from landonce.dedup.contents import Chunk
-from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of
 from landonce.dedup.store import Acceptance, Replacement, Store, StorePlace
 from landonce.dedup.tables import NEW, SENT, metadata
