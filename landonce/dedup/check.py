@@ -18,9 +18,8 @@ from landonce.dedup.accept import require_own_window, require_rule
 from landonce.dedup.chunks import StoredTopics
 from landonce.dedup.growth import DAY, SPANS, Growth, grown, growth, growth_words, rate_of, size_words
 from landonce.dedup.look import Kept, moment
-from landonce.dedup.marks import known_types
 from landonce.dedup.operate import place_of_store
-from landonce.dedup.rule import accepted_schema, key_rule, with_type
+from landonce.dedup.rule import accepted_schema, key_rule, known_types, with_type
 from landonce.dedup.run import pushing_parts, refuse_behind, refuse_target
 from landonce.dedup.store import Scope, Store
 from landonce.engine.spark.session import open_session, session_if_needed

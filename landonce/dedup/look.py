@@ -20,8 +20,17 @@ from landonce.dedup.chunks import VALUE, accepted_records, columns_of, decode_re
 from landonce.dedup.contents import Chunk
 from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
-from landonce.dedup.marks import known_types
-from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema, with_doubles, with_type
+from landonce.dedup.rule import (
+    HEADER,
+    KAFKA_KEY,
+    KeyColumn,
+    KeyRule,
+    key_rule,
+    known_types,
+    source_schema,
+    with_doubles,
+    with_type,
+)
 from landonce.dedup.runs import look_up, place_of, shard_of
 from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.dedup.tables import NEW

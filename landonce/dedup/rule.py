@@ -21,6 +21,7 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.decoding import Decoding
 from landonce.read.formats import RecordType
 from landonce.read.record_columns import record_fields
+from landonce.read.sample import first_records
 from landonce.read.schema.fields import (
     ANY_RECORD,
     ConversionRule,
@@ -33,6 +34,7 @@ from landonce.read.schema.fields import (
     spelled,
 )
 from landonce.sinks.audit import RowRecipe
+from landonce.sinks.parts import Parts
 
 FORMAT = 1
 """Increased whenever the same key gets another id."""
@@ -204,6 +206,35 @@ def key_rule(
 #     the fields of the rule, in order     is judged by the rule, whatever else changed in the schema
 #     other fields, or none                ends the run with `KeyRuleChanged`
 #     (its type has no rule)               is a dead letter, or judged by the rule `*`
+
+
+def known_types(parts: Parts) -> tuple[RecordType, ...]:
+    """What schemas say of the key. Nothing, if the file says it itself.
+
+    Schemas in files are all that there are. With a registry, the schemas of some records say it; if these are not enough, the newest ones of
+    the subjects in which producers register the schemas of these topics.
+    """
+    dedup, format_ = parts.config.dedup, parts.decoding.format
+    if dedup is None or not dedup.marked:
+        return ()
+    found = format_.types((), ())
+    if not found:
+        values = [each.value for each in first_records(parts.source(), parts.consumer)]
+        found = format_.types(values, ())
+        if lacking := _lacking(dedup, found):
+            found = format_.types(values, _subjects(parts, lacking))
+    return found
+
+
+def _lacking(dedup: Dedup, found: tuple[RecordType, ...]) -> list[str]:
+    return [name for name in dedup.marked if not any(name in ("", each.name) for each in found)]
+
+
+def _subjects(parts: Parts, names: list[str]) -> list[str]:
+    """By the ways in which producers name subjects: by the topic, by the topic and the type, by the type."""
+    topics = [topic for topic, _ in parts.source().topic_ids]
+    named = [subject for name in names if name for topic in topics for subject in (f"{topic}-{name}", name)]
+    return list(dict.fromkeys([*(f"{topic}-value" for topic in topics), *named]))
 
 
 def with_marks(config: Dedup, schema: Schema, types: Sequence[RecordType]) -> Dedup:

@@ -21,8 +21,7 @@ from landonce.config.model import MOST_BLOCK_ROWS, Batch, Transform
 from landonce.config.start import KafkaStart
 from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
 from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
-from landonce.dedup.marks import known_types
-from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, with_doubles
+from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, known_types, with_doubles
 from landonce.dedup.store import Store, StorePlace
 from landonce.engine import pipeline
 from landonce.engine.driver import Driver
