@@ -66,11 +66,9 @@ class Kept:
 
     @staticmethod
     def of(parts: Parts) -> Kept:
-        config = parts.config
-        if config.dedup is None:
+        if parts.config.dedup is None:
             raise no_dedup()
-        place = StorePlace(config.store_place, config.dedup.scope or config.pipeline)
-        return Kept(parts, config.dedup, place.open())
+        return Kept(parts, parts.config.dedup, StorePlace.of(parts.config).open())
 
     @property
     def pipeline(self) -> str:

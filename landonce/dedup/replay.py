@@ -30,10 +30,11 @@ from landonce.dedup.accept import require_rule
 from landonce.dedup.chunks import headers_of, opened
 from landonce.dedup.comparing import scratch_of
 from landonce.dedup.look import Kept, key_fields
-from landonce.dedup.operate import accepting_ledger, place_of_store
+from landonce.dedup.pipelines import accepting_ledger, pushing_parts, refuse_target
 from landonce.dedup.rekey import ids_of
-from landonce.dedup.run import PushObserver, pushing_parts, refuse_target
+from landonce.dedup.run import PushObserver
 from landonce.dedup.runs import FIRST_SEEN, Keys, look_up, shard_of
+from landonce.dedup.store import StorePlace
 from landonce.engine import dead_letters
 from landonce.engine.dead_letters import Place
 from landonce.engine.driver import Driver
@@ -65,10 +66,9 @@ def replay_letters(config: Pipeline, replay: Replay, *, observer: Observer) -> D
         if (state := ledger.load()) is not None:
             ledger.change(state, taken(state, uuid.uuid4().hex))
         replay.events = AcceptedEvents(kept)
-        place = place_of_store(parts)
-        store = opened(place)
+        store = opened(StorePlace.of(config))
         pushed = PushObserver(observer, store, config.pipeline, kept.dedup.keep_sent, config.stall)
-        return land_letters(pushing_parts(parts, place), replay, pushed)
+        return land_letters(pushing_parts(parts), replay, pushed)
 
 
 def refuse_unaccepted(config: Pipeline, filters: Filters) -> None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from landonce.config.dedup import Dedup
-from landonce.config.model import MOST_BLOCK_ROWS, Batch, Transform
-from landonce.config.start import KafkaStart
-from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
-from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
-from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, known_types, with_doubles
+from landonce.dedup.accept import OpenAccept, for_a_while
+from landonce.dedup.chunks import StoredTopics, opened
+from landonce.dedup.pipelines import accepting_parts, pushing_parts, refuse_target
+from landonce.dedup.rule import accepted_schema, known_types
 from landonce.dedup.store import Store, StorePlace
 from landonce.engine import pipeline
 from landonce.engine.driver import Driver
@@ -30,7 +29,6 @@ from landonce.engine.pipeline import RunSession, driver_for, opened_sink, requir
 from landonce.engine.spark.session import is_remote
 from landonce.engine.waiting import Waiting
 from landonce.errors import (
-    ConfigError,
     Fenced,
     LandonceError,
     LedgerSetBack,
@@ -44,14 +42,9 @@ from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import Code, Reasons, merged
 from landonce.protocol.steps import Effect
-from landonce.read.decoding import Decoding
-from landonce.read.formats import RecordType
-from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
-from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.snapshot import TableLedger
 
 _POLL = 0.1
 _CLEAN_EVERY = 30.0
@@ -137,10 +130,10 @@ def both_drivers(
     """The two drivers, ready to run."""
     config = parts.config
     refuse_target(parts)
-    place = StorePlace(config.store_place, dedup.scope or config.pipeline)
+    place = StorePlace.of(config)
     store = opened(place)
     store.require_shared(remote=is_remote(config.spark))
-    pushing = pushing_parts(parts, place)
+    pushing = pushing_parts(parts)
     pushed = PushObserver(observer, store, config.pipeline, dedup.keep_sent, config.stall)
     with ExitStack() as stack:
         target = stack.enter_context(opened_sink(pushing, session, observer, waiting))
@@ -152,10 +145,10 @@ def both_drivers(
             once=False,
             topics=StoredTopics(place, config.pipeline),
         )
-        push.pace.paced = pushes_whole(pushing)
+        push.pace.paced = not parts.sink.commits_batches
         pushed.stopping = push.stopping
         types = waiting.until(lambda: known_types(parts))
-        accepting = accepting_parts(parts, dedup, place, accepted_schema(target.recipe, dedup, types), types)
+        accepting = accepting_parts(parts, dedup, accepted_schema(target.recipe, dedup, types), types)
         accepted = stack.enter_context(opened_sink(accepting, session, observer, waiting))
         if not isinstance(accepted, OpenAccept):
             raise TypeError("the store opens itself as `OpenAccept`")
@@ -165,96 +158,6 @@ def both_drivers(
         accepted.taken = both.compare
         accepted.sent_up_to = pushed.up_to = both.sent_up_to
         yield both
-
-
-def refuse_target(parts: Parts) -> None:
-    """Raises for a target that could not tell a stored block that it has from one that it lacks."""
-    if parts.sink.changes_rows:
-        raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")
-    if parts.sink.commits_batches and not parts.config.own_ledger:
-        raise ConfigError(
-            "ledger: with `dedup`, the table must keep the position itself, in the commits that add the rows: with a ledger elsewhere, a batch "
-            "that was committed and not recorded would land twice.",
-            safe="Nothing was read or written.",
-            command="remove `ledger` from {file}; if the store is in that database, name it in `dedup.store`",
-        )
-
-
-def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
-    """The ends of the pipeline that pushes: its workers read from the store."""
-    config = pushing_config(parts.config)
-    if pushes_whole(parts) and not parts.sink.applies_changes:  # a function has said how long a block takes it
-        config = config.model_copy(update={"batch": one_block(config.batch)})
-    return replace(parts, config=config, stored=StoredRecords(place, config.pipeline))
-
-
-def pushes_whole(parts: Parts) -> bool:
-    """Whether each block is an insert of its own, so that landonce makes few of them. What commits atomically has one commit per batch,
-    whatever its blocks are."""
-    return not parts.sink.commits_batches
-
-
-def one_block(batch: Batch) -> Batch:
-    """Of which a batch is one block of each table, as large as one insert can be. A file that names `block_rows` says otherwise."""
-    if "block_rows" in batch.model_fields_set:
-        return batch
-    rows = min(batch.max_rows, MOST_BLOCK_ROWS)
-    return batch.model_copy(
-        update={"max_rows": rows, "block_rows": rows, "max_bytes": min(batch.max_bytes, batch.block_bytes)}
-    )
-
-
-def pushing_config(config: Pipeline) -> Pipeline:
-    """Its dead letters have a folder of their own: both drivers number their batches by themselves. It begins where accepting began."""
-    dead = config.dead_letters.model_copy(update={"path": config.dead_letters.path / PUSHED})
-    kafka = config.source.kafka.model_copy(update={"start": KafkaStart()})
-    source = config.source.model_copy(update={"kafka": kafka})
-    return config.model_copy(update={"dead_letters": dead, "source": source})
-
-
-def accept_sink(
-    dedup: Dedup,
-    place: StorePlace,
-    pipeline: str,
-    source: Schema,
-    declared: Schema | None = None,
-    decoding: Decoding | None = None,
-    types: Sequence[RecordType] = (),
-    *,
-    of_query: bool = False,
-) -> AcceptSink:
-    """The store as a sink. `source`: what records are decoded to; of a query, the columns of the target. `declared`: all fields of records,
-    where a file says them. `decoding`: of records. `types`: what schemas say of the key."""
-    rule = key_rule(dedup, source, decoding, types)
-    return AcceptSink(
-        place=place,
-        pipeline=pipeline,
-        rule=rule,
-        source=with_doubles(source, rule),
-        target=source,
-        shards=dedup.shards,
-        ttl=int(dedup.ttl),
-        late=dedup.late,
-        payloads_for=int(dedup.ttl) if dedup.payloads == "ttl" else 0,
-        cache=dedup.cache,
-        keep_copies=dedup.copies == "keep",
-        version=(declared or source).fingerprint()[:12],
-        of_query=of_query,
-    )
-
-
-def accepting_parts(
-    parts: Parts, dedup: Dedup, place: StorePlace, source: Schema, types: Sequence[RecordType] = ()
-) -> Parts:
-    """The ends of the pipeline that accepts: the same topics, and the store. Expressions are for rows of the target. Kafka's tools show what
-    has landed, and not what is accepted."""
-    config = parts.config
-    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config), parts.decoding, types)
-    ledger = TableLedger(sink.open_table(), config.pipeline)
-    kafka = config.source.kafka.model_copy(update={"mirror_group": False})
-    topics = config.source.model_copy(update={"kafka": kafka})
-    own = config.model_copy(update={"transform": Transform(), "source": topics})
-    return Parts(own, parts.broker, ledger, sink)
 
 
 @dataclass

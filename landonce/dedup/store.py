@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Connection, Table, delete, func, insert, inspect, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError
@@ -48,6 +48,9 @@ from landonce.protocol.dedup import ListedRun, Terms, bucket_seconds, may_commit
 from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
+
+if TYPE_CHECKING:
+    from landonce.sinks.pipeline_file import Pipeline
 
 _NOTES = 100
 
@@ -156,6 +159,12 @@ class StorePlace:
 
     where: str | Path = field(repr=False)
     scope: str
+
+    @staticmethod
+    def of(config: Pipeline) -> StorePlace:
+        """Of a pipeline file."""
+        scope = config.dedup.scope if config.dedup is not None else None
+        return StorePlace(config.store_place, scope or config.pipeline)
 
     def open(self) -> Store:
         """Does not connect yet."""

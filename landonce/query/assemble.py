@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from landonce.config.dedup import Dedup
 from landonce.dedup.accept import OpenAccept
 from landonce.dedup.chunks import StoredTopics
+from landonce.dedup.pipelines import accept_sink
 from landonce.dedup.rows import StoredRows
-from landonce.dedup.run import PushObserver, accept_sink, compare
+from landonce.dedup.run import PushObserver, compare
 from landonce.dedup.store import StorePlace
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
