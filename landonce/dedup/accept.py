@@ -365,7 +365,7 @@ class OpenAccept(OpenSnapshot[Staged]):
         scope, store = self.store.look(), self.store
         if scope is None:
             return
-        runs = [run for each in store.shards(range(scope.shards)).values() for run in each.runs]
+        runs = store.runs(scope)
         buckets, horizon = expired(
             {run.bucket for run in runs},
             now_s=now,

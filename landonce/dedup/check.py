@@ -16,11 +16,11 @@ from landonce.config.dedup import Dedup
 from landonce.config.model import duration_words
 from landonce.dedup.accept import require_own_window, require_rule
 from landonce.dedup.chunks import StoredTopics
-from landonce.dedup.growth import DAY, SPANS, Growth, grown, growth, growth_words, rate_of, size_words
 from landonce.dedup.look import Kept, moment
 from landonce.dedup.pipelines import pushing_parts, refuse_target
 from landonce.dedup.rule import accepted_schema, key_rule, known_types, with_type
 from landonce.dedup.run import refuse_behind
+from landonce.dedup.stats import DAY, SPANS, Growth, grown, growth, growth_words, rate_of, size_words
 from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import LandonceError, SourceUnavailable
@@ -220,9 +220,7 @@ class _DedupCheck:
         if self.scope is None:
             return None
         now = time.time()
-        shards = self.store.shards(range(self.scope.shards)).values()
-        runs = [run for each in shards for run in each.runs]
-        needs = growth(self.scope, runs, self.store.recent(int(now) - DAY), self.dedup, now)
+        needs = growth(self.scope, self.store.runs(self.scope), self.store.recent(int(now) - DAY), self.dedup, now)
         return ("by what was accepted lately", needs) if needs is not None else None
 
     def _by_topics(self) -> tuple[str, Growth] | None:

@@ -162,12 +162,9 @@ class Rebuilding:
             )
 
 
+@look_again
 def prepare(kept: Kept, operations: Operations) -> Rebuilding:
     """Reads the target and the topics. Changes nothing."""
-    return look_again(lambda: _prepare(kept, operations))
-
-
-def _prepare(kept: Kept, operations: Operations) -> Rebuilding:
     parts, rule = kept.parts, kept.rule
     state, view = parts.ledger.load(), parts.source()
     state = None if state is None or state.fresh else state

@@ -109,12 +109,9 @@ class Rekeying:
         refuse_unknown(self.unknown, forget_unknown=forget_unknown)
 
 
+@look_again
 def prepare(kept: Kept) -> Rekeying:
     """Computes all new ids. Changes nothing."""
-    return look_again(lambda: _prepare(kept))
-
-
-def _prepare(kept: Kept) -> Rekeying:
     store, scope, rule = kept.store, kept.scope(), kept.rule
     if scope.rule == rule.fingerprint():
         raise NothingToDo(

@@ -467,6 +467,10 @@ class Store(Contents):
                 runs[run.shard].append(run)
         return {shard: ShardRuns(version, tuple(runs[shard])) for shard, version in versions}
 
+    def runs(self, scope: Scope) -> tuple[ListedRun, ...]:
+        """All that count."""
+        return tuple(run for each in self.shards(range(scope.shards)).values() for run in each.runs)
+
     def keys_of(self, run: ListedRun) -> Keys:
         """The keys of a listed run. Raises `RunGone` if it is not listed any more, and `StoreDamaged` if its bytes are wrong."""
         try:
