@@ -141,9 +141,6 @@ class JoinedShards:
     blocks: dict[int, Judged] = field(default_factory=dict)
     copies: list[pa.Table] = field(default_factory=list)
 
-    def judge(self, block: int, judged: Judged) -> None:
-        self.blocks[block] = self.blocks.get(block, Judged()).plus(judged)
-
 
 Staged: TypeAlias = StagedBlock | JoinedShards
 
@@ -446,16 +443,14 @@ class Joining:
         rows = np.concatenate([each.rows for each in shares])[order]
         for block in np.unique(blocks):
             mine = blocks == block
-            found.judge(
-                int(block),
-                Judged(
-                    accepted=int((new & mine).sum()),
-                    copies=int((copies & mine).sum()),
-                    seen_again=int((again & mine).sum()),
-                    dropped=(rows[~new & mine],) if (~new & mine).any() else (),
-                    attempts=attempts[int(block)],
-                ),
+            judged = Judged(
+                accepted=int((new & mine).sum()),
+                copies=int((copies & mine).sum()),
+                seen_again=int((again & mine).sum()),
+                dropped=(rows[~new & mine],) if (~new & mine).any() else (),
+                attempts=attempts[int(block)],
             )
+            found.blocks[int(block)] = found.blocks.get(int(block), Judged()).plus(judged)
         return Keys(hi[new], lo[new], of_group[new])
 
     def _merge(self, number: int, shard: ShardRuns, found: JoinedShards) -> None:

@@ -34,22 +34,15 @@ from landonce.errors import ConfigError, Halt, NothingToDo, RunGone, TargetUnava
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.record_columns import BYTES
-from landonce.read.schema.fields import ANY_RECORD, Field, Schema
+from landonce.read.schema.fields import ANY_RECORD, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
+_UNCHANGED = "Nothing was changed."
 _LOOKS = 10
 """How often to read runs and chunks that others remove meanwhile."""
-
-
-def no_dedup() -> NothingToDo:
-    return NothingToDo(
-        "the file has no section `dedup`: its events have no keys.",
-        safe="Nothing was changed.",
-        command="write `dedup: {key: [FIELD, …]}` in {file}",
-    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,11 @@ class Kept:
     @staticmethod
     def of(parts: Parts) -> Kept:
         if parts.config.dedup is None:
-            raise no_dedup()
+            raise NothingToDo(
+                "the file has no section `dedup`: its events have no keys.",
+                safe=_UNCHANGED,
+                command="write `dedup: {key: [FIELD, …]}` in {file}",
+            )
         return Kept(parts, parts.config.dedup, StorePlace.of(parts.config).open())
 
     @property
@@ -76,7 +73,7 @@ class Kept:
         if found is None:
             raise NothingToDo(
                 f"the store {self.store.database.place} has no scope {self.store.scope!r} yet.",
-                safe="Nothing was changed.",
+                safe=_UNCHANGED,
                 command="`landonce run {file}` makes it; if it was lost: landonce dedup rebuild {file}",
             )
         return found
@@ -120,7 +117,7 @@ def record_schema(parts: Parts) -> Schema:
         if declared is None:
             raise ConfigError(
                 f"the types of the key's fields are not known: {error.what}",
-                safe="Nothing was changed.",
+                safe=_UNCHANGED,
                 command="make the target reachable, or declare `source.kafka.schema` in {file}",
             ) from None
         return declared
@@ -176,7 +173,7 @@ def find(kept: Kept, given: Sequence[str]) -> FoundEvent | None:
     if scope.rule != rule.fingerprint():
         raise ConfigError(
             f"the keys in the store were made by another rule: {scope.described}. The file says: {rule.describe()}.",
-            safe="Nothing was changed.",
+            safe=_UNCHANGED,
             command="put the old rule back, or: landonce dedup rekey {file}",
         )
     hi, lo = key_id(rule, key_fields(kept.source, rule), key_values(rule, given))
@@ -216,9 +213,6 @@ def key_values(rule: KeyRule, given: Sequence[str]) -> tuple[str, dict[KeyColumn
     return chosen, values
 
 
-_UNCHANGED = "Nothing was changed."
-
-
 def _name(column: KeyColumn) -> str:
     return "kafka_key" if column.kind == KAFKA_KEY else ".".join(column.path)
 
@@ -242,7 +236,7 @@ def key_id(rule: KeyRule, schema: Schema, key: tuple[str, dict[KeyColumn, str]])
             for name in column.path[:-1]:
                 place = place.setdefault(name, {})
             place[column.path[-1]] = _json_value(column, text)
-    renamed = {_wire_name(each): record[each.name] for each in schema.fields if each.name in record}
+    renamed = {(each.aliases or (each.name,))[0]: record[each.name] for each in schema.fields if each.name in record}
     rows = JsonDecoder(schema).decode(pa.array([json.dumps(renamed).encode()], pa.binary()))
     if rows.rejects:
         raise ConfigError(f"the key cannot be read: {rows.rejects[0].reason}.", safe=_UNCHANGED)
@@ -257,10 +251,6 @@ def key_id(rule: KeyRule, schema: Schema, key: tuple[str, dict[KeyColumn, str]])
     if ids.rejects:
         raise ConfigError(f"the key cannot be used: {ids.rejects[0]}.", safe=_UNCHANGED)
     return ids.hi, ids.lo
-
-
-def _wire_name(field: Field) -> str:
-    return field.aliases[0] if field.aliases else field.name
 
 
 def _json_value(column: KeyColumn, text: str) -> Any:
@@ -296,8 +286,10 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> FoundEvent:
     payload = None
     for chunk in store.chunks(pipeline, here):
         records = accepted_records(store, chunk, here)
-        if records.num_rows:
-            payload = payload_of(records)
+        if records.num_rows and VALUE in records.column_names:
+            payload = records.column(VALUE)[0].as_py()
+        elif records.num_rows:  # a row of a query
+            payload = json.dumps(columns_of(records).slice(0, 1).to_pylist()[0], default=str).encode()
     block = next((each for each in store.blocks(pipeline) if each.holds(partition, offset)), None)
     end = kept.sent(pipeline).get(partition)
     return FoundEvent(
@@ -310,13 +302,6 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> FoundEvent:
         block.status if block is not None else "",
         offset < end if end is not None else None,
     )
-
-
-def payload_of(records: pa.Table) -> bytes | None:
-    """Of the first of these records; of a query's row, its columns as JSON."""
-    if VALUE in records.column_names:
-        return records.column(VALUE)[0].as_py()  # type: ignore[no-any-return]
-    return json.dumps(columns_of(records).slice(0, 1).to_pylist()[0], default=str).encode()
 
 
 def moment(seconds: float) -> str:

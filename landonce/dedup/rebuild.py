@@ -33,7 +33,7 @@ from landonce.dedup.contents import Chunk
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.look import Kept, key_fields, look_again
 from landonce.dedup.rekey import Known, ids_of, now, refuse_unknown, swap, written
-from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED, has_narrow_floats
+from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED, with_doubles
 from landonce.dedup.runs import Keys, first_of_each, first_seen_of, look_up, place_of, sort_ids
 from landonce.dedup.store import Replacement, Scope
 from landonce.engine import dead_letters
@@ -431,7 +431,7 @@ def _from_columns(
     fields = [column for column in rule.columns if column.kind not in (KAFKA_KEY, HEADER)]
     fields = [column for column in fields if column.path != (RECORD_TYPE,)]
     plain = len(fields) == len(rule.columns) and all(len(each.path) == 1 for each in fields)
-    plain = plain and not has_narrow_floats(kept.columns, rule)  # the table has rounded them
+    plain = plain and with_doubles(kept.columns, rule) == kept.columns  # else the table has rounded the key's floats
     if not count or not plain or kept.parts.config.transform.select or rule.on_null == "unique":
         return [], count
     sure = all(each.kind in _SURE for each in fields)
@@ -569,13 +569,12 @@ def _fence(kept: Kept, operations: Operations, new: Rebuilding, owner: str, note
         changed = taken(state, owner)
         if state.pending is not None and sink.finds_rows:
             changed = replace(changed, pending=None)
-            held = operations.ahead(state, (), [each.partition for each in new.found])
 
             def ask() -> TargetView:
                 return operations.ahead(state, (), [each.partition for each in new.found])
 
             try:
-                operations.give_up(state.pending, held, ask)
+                operations.give_up(state.pending, ask(), ask)
             except PlanPending:
                 raise _changed() from None
         kept.parts.ledger.change(state, changed, note)

@@ -137,14 +137,8 @@ def both_drivers(
     pushed = PushObserver(observer, store, config.pipeline, dedup.keep_sent, config.stall)
     with ExitStack() as stack:
         target = stack.enter_context(opened_sink(pushing, session, observer, waiting))
-        push = driver_for(
-            pushing,
-            target,
-            session,
-            pushed,
-            once=False,
-            topics=StoredTopics(place, config.pipeline),
-        )
+        topics = StoredTopics(place, config.pipeline)
+        push = driver_for(pushing, target, session, pushed, once=False, topics=topics)
         push.pace.paced = not parts.sink.commits_batches
         pushed.stopping = push.stopping
         types = waiting.until(lambda: known_types(parts))
@@ -178,11 +172,16 @@ class Both:
 
     def run(self) -> DedupTotals:
         """Until one of them ends, or (`once`) until all that was there at the start is in the target."""
-        pushing = _thread()(target=self._push, name="landonce push")
+        # An InheritableThread has the properties of the caller's Spark jobs.
+        kind = InheritableThread if SparkSession.getActiveSession() is not None else threading.Thread
+        pushing = kind(target=self._push, name="landonce push")
         pushing.start()
         try:
             accepted = self.accept.run()
-            self._wait_for(pushing)
+            while self.accept.performer.once and pushing.is_alive() and not self.accept.stopping.is_set():
+                if self._caught_up():
+                    break
+                time.sleep(_POLL)
         finally:
             self.push.stopping.set()
             pushing.join()
@@ -191,13 +190,6 @@ class Both:
         reasons = merged((*self.accept.reasons, *self.push.reasons))
         counted = self.opened.copies, self.opened.seen_again
         return DedupTotals.of(accepted, self._pushed or Totals(), *counted, reasons)
-
-    def _wait_for(self, pushing: threading.Thread) -> None:
-        """The accepting driver has ended. With `once`, the other one goes on until it has caught up."""
-        while self.accept.performer.once and pushing.is_alive() and not self.accept.stopping.is_set():
-            if self._caught_up():
-                break
-            time.sleep(_POLL)
 
     def _push(self) -> None:
         patient = Waiting(self.push.stall, self.push.observer.trouble, self.push.stopping)
@@ -241,19 +233,16 @@ class Both:
         return mark is not None and not mark.state.fresh
 
     def _caught_up(self) -> bool:
+        """Whether all that was accepted is sent."""
         try:
             mark = self.store.mark(self.parts.config.pipeline)
         except TargetUnavailable:  # the other driver waits for the store, too, and gives up after `stall`
             return False
-        if mark is None:
-            return True
-        if (
-            self.push.state or self._known
-        ).pending is not None:  # dead letters that are about to land are below all positions
-            return False
-        sent = self.sent_up_to()
-        return all(
-            sent.get(partition, position.first) >= position.committed for partition, position in mark.state.positions
+        known = self.push.state or self._known
+        sent, positions = known.committed(), mark.state.positions if mark is not None else ()
+        # Dead letters that are about to land are below all positions.
+        return mark is None or (
+            known.pending is None and all(sent.get(each, at.first) >= at.committed for each, at in positions)
         )
 
     def sent_up_to(self) -> dict[Partition, int]:
@@ -303,11 +292,6 @@ def refuse_behind(
         )
 
 
-def _thread() -> type[threading.Thread]:
-    """One that inherits the properties of the caller's Spark jobs, if there is a session by now."""
-    return InheritableThread if SparkSession.getActiveSession() is not None else threading.Thread
-
-
 @dataclass
 class PushObserver:
     """Keeps the store in step with what was sent."""
@@ -330,12 +314,9 @@ class PushObserver:
 
     def batch(self, report: BatchReport) -> None:
         waiting = Waiting(self.stall, self.trouble, self.stopping, committing=True)
-        waiting.until(lambda: self._keep_in_step(report.batch))
+        waiting.until(lambda: self.store.sent(self.pipeline, report.batch, self.up_to()))
+        waiting.until(self.clean)
         self.observer.batch(report)
-
-    def _keep_in_step(self, batch: int) -> None:
-        self.store.sent(self.pipeline, batch, self.up_to())
-        self.clean()
 
     def clean(self) -> None:
         """Now and then, stored blocks that were sent long ago are removed, a little at a time."""

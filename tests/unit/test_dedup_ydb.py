@@ -55,6 +55,7 @@ def use(store: Store) -> None:
     added = Acceptance({0: 0, 1: 0}, (first,), chunks=(chunk,), kept_copies=(b"c",), terms=scope.terms)
     assert store.commit("p", 0, MARK, added)
     assert store.commit("p", 1, MARK, Acceptance(versions(2), (merged,), (first,)))
+    assert store.runs(scope) == (merged,)
     store.forget_runs([first])
     for ask in (store.mark, store.journal, store.removed):
         ask("p")
