@@ -78,14 +78,9 @@ def make_drivers(settings: QuerySettings, name: str, frame: DataFrame, stack: Ex
     store.require_shared(remote=run.remote)
     stored = replace(run, basics={**run.basics, "records": StoredRows(place, name), "shuffled": False})
     target = settings.opened(sink, stored, stack)
-    push = settings.driver(
-        sink,
-        target,
-        SparkWorkers(lambda: frame.sparkSession),
-        _parallelism(frame),
-        StoredTopics(place, name),
-        PushObserver(settings.observer, store, name, settings.dedup.keep_sent, settings.stall),
-    )
+    pushed = PushObserver(settings.observer, store, name, settings.dedup.keep_sent, settings.stall)
+    reading, topics = SparkWorkers(lambda: frame.sparkSession), StoredTopics(place, name)
+    push = settings.driver(sink, target, reading, _parallelism(frame), topics, pushed)
     accepting = accept_sink(settings.dedup, place, name, target.recipe.target, of_query=True)
     own = TableLedger(accepting.open_table(), name)
     accepted = settings.opened(accepting, _run(name, own, frame, settings.observer), stack)
@@ -98,7 +93,7 @@ def make_drivers(settings: QuerySettings, name: str, frame: DataFrame, stack: Ex
         compare(store, push, waiting, {each.partition: each.first for each in ranges})
 
     accepted.taken = known
-    accepted.sent_up_to = lambda: push.state.committed() if push.state is not None else {}
+    accepted.sent_up_to = pushed.up_to = lambda: push.state.committed() if push.state is not None else {}
     return QueryDrivers(settings.driver(accepting, accepted, workers, _parallelism(frame)), workers, push)
 
 
