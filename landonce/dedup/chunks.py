@@ -65,6 +65,19 @@ def decode_records(content: bytes) -> pa.Table:
     return pa.ipc.open_stream(content).read_all().combine_chunks()
 
 
+def records_table(messages: Sequence[KafkaMessage]) -> pa.Table:
+    """Records of one partition, as chunks hold them."""
+    return pa.table(
+        {
+            "offset": pa.array([each.offset() for each in messages], pa.int64()),
+            "timestamp": pa.array([each.timestamp()[1] for each in messages], pa.int64()),
+            "key": pa.array([each.key() for each in messages], pa.binary()),
+            "value": pa.array([each.value() for each in messages], pa.binary()),
+            "headers": headers_of([read_headers(each) for each in messages]),
+        }
+    )
+
+
 def headers_of(found: Sequence[Any]) -> pa.BinaryArray:
     """The headers of each record as bytes; null where there are none. Few topics have any."""
     if not any(found):

@@ -24,10 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from landonce.dedup.accept import require_rule
-from landonce.dedup.chunks import headers_of, opened
+from landonce.dedup.chunks import opened, records_table
 from landonce.dedup.comparing import scratch_of
 from landonce.dedup.look import Kept, key_fields
 from landonce.dedup.pipelines import accepting_ledger, pushing_parts, refuse_target
@@ -125,7 +124,10 @@ class AcceptedEvents:
         by_partition: dict[Partition, list[Entry]] = defaultdict(list)
         for each in letters:
             by_partition[Partition(each["topic"], each["partition"])].append(each)
-        made = [ids_of(_records(entries), rule, decode, label) for label, entries in by_partition.items()]
+        made = [
+            ids_of(records_table([LetterRecord(each) for each in entries]), rule, decode, label)
+            for label, entries in by_partition.items()
+        ]
         places = [dead_letters.place_of(each) for entries in by_partition.values() for each in entries]
         return _Found(
             places,
@@ -144,17 +146,3 @@ class _Found(NamedTuple):
     lo: npt.NDArray[np.uint64]
     first_seen: npt.NDArray[np.void]
     valid: npt.NDArray[np.bool_]
-
-
-def _records(letters: Sequence[Entry]) -> pa.Table:
-    """As chunks hold records."""
-    records = [LetterRecord(each) for each in letters]
-    return pa.table(
-        {
-            "offset": pa.array([each.offset() for each in records], pa.int64()),
-            "timestamp": pa.array([each.timestamp()[1] for each in records], pa.int64()),
-            "key": pa.array([each.key() for each in records], pa.binary()),
-            "value": pa.array([each.value() for each in records], pa.binary()),
-            "headers": headers_of([each.headers() for each in records]),
-        }
-    )
