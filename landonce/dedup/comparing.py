@@ -265,8 +265,7 @@ class AcceptWorker(BlockWorker):
         hi, lo = ids.hi, ids.lo
         if ids.rejects:
             rejects += [Reject(int(kept[at]), reason) for at, reason in ids.rejects.items()]
-            good = np.ones(len(kept), np.bool_)
-            good[list(ids.rejects)] = False
+            good = ids.valid
             raw, kept, hi, lo = raw.filter(pa.array(good)), kept[good], hi[good], lo[good]
             chosen = [each for each, keep in zip(chosen, good, strict=True) if keep]
         columns = [

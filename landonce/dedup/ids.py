@@ -79,6 +79,13 @@ class Ids:
     rejects: dict[int, Reason] = field(default_factory=dict)
     """The reason by the row's index. It holds no content of the record."""
 
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Which rows have an id."""
+        found = np.ones(len(self.hi), np.bool_)
+        found[list(self.rejects)] = False
+        return found
+
 
 def compute(
     rule: KeyRule,

@@ -438,11 +438,9 @@ def _column_ids(
     offsets, first = np.unique(rows.column("_offset").to_numpy(), return_index=True)
     rows = rows.take(pa.array(first)).combine_chunks()
     ids = compute(kept.rule, rows, None, {}, Coordinates(each.label.topic, each.label.number, offsets))
-    good = np.ones(len(offsets), np.bool_)
-    good[list(ids.rejects)] = False
     found = np.zeros(len(offsets), _RECORD)
     found["hi"], found["lo"], found["place"], found["offset"], found["held"] = ids.hi, ids.lo, place, offsets, True
-    return found[good]
+    return found[ids.valid]
 
 
 def _judge(
