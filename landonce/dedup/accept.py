@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -225,11 +226,12 @@ def reshard(store: Store, shards: int) -> None:
     once, so this catches up.
     """
     made: dict[tuple[str, int], list[ListedRun]] = {}
-    kept: set[str] = set()
+    old: list[ListedRun] = []
     while (scope := store.look()) is not None and scope.shards != shards:
         before = store.shards(range(scope.shards))
         seen = {number: each.version for number, each in before.items()}
         runs = [run for each in before.values() for run in each.runs]
+        old += runs
         try:
             for run in runs:
                 if (run.run, scope.shards) not in made:
@@ -238,13 +240,12 @@ def reshard(store: Store, shards: int) -> None:
             if {number: each.version for number, each in store.shards(range(scope.shards)).items()} == seen:
                 raise
             continue  # the run was merged or has expired, and its bytes are gone
-        wanted = [new for run in runs for new in made[run.run, scope.shards]]
-        if store.replace_shards(seen, shards, wanted):
-            kept = {each.run for each in wanted}
-            store.forget_runs(run for run in runs if run.run not in kept)
-    store.forget_runs(
-        new for (name, _), some in made.items() for new in some if new.run not in kept and new.run != name
-    )
+        store.replace_shards(seen, shards, [new for run in runs for new in made[run.run, scope.shards]])
+    if scope is not None:
+        # What counts is asked for: without an answer, the change is tried again, and then finds itself in place of what it has seen.
+        listed = {run.run for run in store.runs(scope)}
+        known = {run.run: run for run in chain(old, *made.values())}
+        store.forget_runs(run for name, run in known.items() if name not in listed)
 
 
 def _resharded(store: Store, run: ListedRun, before: int, after: int) -> list[ListedRun]:

@@ -341,6 +341,25 @@ class TestLostCommits:
         assert held(direct, 4) == sorted(ids_of(1))
         assert direct.commit("p", 2, mark_of(3), batch_of(direct, 2)), "the next batch follows"
 
+    @pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name)
+    def test_another_number_of_shards_keeps_every_id(
+        self, direct: Store, store: Store, proxy: CuttingProxy, cut: Cut, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is tried again finds other shards than it has seen: they may be its own."""
+        assert direct.commit("p", 0, mark_of(1), batch_of(direct, 0))
+        replace_shards = store.replace_shards
+
+        def cut_off(seen: Mapping[int, int], shards: int, runs: Sequence[ListedRun]) -> bool:
+            monkeypatch.setattr(store, "replace_shards", replace_shards)
+            proxy.arm(cut)
+            return replace_shards(seen, shards, runs)
+
+        monkeypatch.setattr(store, "replace_shards", cut_off)
+        reshard(store, 8)
+        assert proxy.cuts == 1
+        assert held(direct, 8) == sorted(ids_of(0))
+        assert direct.forget_orphans(2**40) == 0, "the runs that were split are gone"
+
     @pytest.mark.parametrize("cut", [Cut.ANSWER, Cut.ANSWERED], ids=lambda cut: cut.name)
     def test_who_does_not_look_counts_twice(self, direct: Store, store: Store, proxy: CuttingProxy, cut: Cut) -> None:
         """The control: it writes the batch again, and commits it after whatever is there."""
