@@ -317,7 +317,7 @@ class StoredRecords(RecordSource):
                 raise TopicRecreated(
                     f"topic {topic!r} was deleted and created again: the store knows id {known[topic]}, the plan has {topic_id}.",
                     safe="No row was written. The position did not move.",
-                    command="landonce state rebase {file} --drop-pending",
+                    command="restore the store that belongs to the plan; or land the new topic under a new `pipeline` name, in another table",
                 )
 
     freezes = True

@@ -380,7 +380,7 @@ def _places(rows: pa.Table) -> tuple[tuple[LabelledPartition, ...], npt.NDArray[
 
 
 _GONE = ShardRuns(-1, ())
-"""A shard that somebody joined with another one. The commit finds another number of shards, and the batch is compared again."""
+"""Stands for a shard that is not there any more. The commit finds another number of shards, and the batch is compared again."""
 
 
 @dataclass(frozen=True)

@@ -233,8 +233,8 @@ class Store(Contents):
             connection.execute(insert(shard_table), rows)
 
     def _make_view(self) -> None:
-        """The view for people. A user who may not make views goes without it, and so does YDB. What passes by itself is no reason to wait:
-        the next start makes the view."""
+        """The view for people. YDB has none, and neither has a database whose user may not make one. What may pass by itself is not waited
+        for: the next start makes the view."""
         if isinstance(self.database, YdbDatabase):
             return
         try:
@@ -277,7 +277,7 @@ class Store(Contents):
 
     def replace_shards(self, seen: Mapping[int, int], shards: int, runs: Sequence[ListedRun]) -> bool:
         """Another number of shards, with these runs in place of all others. False: the shards, or their versions, are not those that were
-        seen."""
+        seen. The change itself may be the reason: it is tried again if the answer to its COMMIT is lost."""
 
         def attempt() -> bool:
             with self.database.writing() as connection:
@@ -322,8 +322,12 @@ class Store(Contents):
     def commit(
         self, pipeline: str, expected: int, mark: Mark, added: Acceptance | None = None, note: Note | None = None
     ) -> bool | None:
-        """The mark, and what it accepts, in one transaction. False: the mark is not the expected one. None: compare again, for a shard
-        has another version than the one that was searched, the scope has other terms, or the bytes are too old to be there for sure. In these cases, nothing was changed. Without an answer: `TargetUnavailable`."""
+        """Moves the mark, and makes what was added count, in one transaction.
+
+        False: the mark is not the expected one. None: compare again, because a shard has another version than the one that was searched, the
+        scope has other terms, or the bytes are so old that somebody may have removed them. In both cases nothing was changed. Raises
+        `TargetUnavailable` if the outcome is unknown.
+        """
 
         def attempt() -> bool | None:
             with self.database.writing() as connection:

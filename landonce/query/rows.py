@@ -161,8 +161,8 @@ _SEED, _WORD = 42, 0xFFFFFFFF
 
 
 def block_of(blocks: Sequence[Range], ranges: Sequence[Range]) -> Column:
-    """The index of a row's block; less than zero where it is delivered already or comes later. `ranges` are those of the whole
-    batch, one of a partition; a row that lies in none of them fails the job."""
+    """The index of a row's block; below zero for a row that was delivered before, or is delivered later. `ranges`: those of the whole batch,
+    one for each partition. A row that lies in none of them fails the job."""
     slots = _Slots(ranges)
     layers = _layers(blocks)
     inside = [slots.when(layer) for layer in layers]
