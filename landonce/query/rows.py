@@ -85,7 +85,10 @@ def write(
         rows = landing.collect()
     except Exception as error:
         if stray := re.search(re.escape(STRAY) + r"(\{[^}]*\})", str(error)):
-            raise _stray(stray[1]) from None
+            raise refusals.query(
+                f"a row with the coordinates {stray[1]} lies outside of the ranges that this batch was read from: the query changes "
+                "coordinates, or makes rows of its own"
+            ) from None
         raise
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
@@ -138,13 +141,6 @@ def ordered(rows: pa.Table, labels: dict[str, str]) -> pa.Table:
     first = rows.slice(0, 1).select(["_topic", "_partition"]).to_pylist()
     label = label_of(labels, Partition(first[0]["_topic"], first[0]["_partition"])) if first else ""
     return rows.set_column(0, "_topic", pa.array([label] * rows.num_rows, pa.string()))
-
-
-def _stray(coordinates: str) -> Exception:
-    return refusals.query(
-        f"a row with the coordinates {coordinates} lies outside of the ranges that this batch was read from: the query changes "
-        "coordinates, or makes rows of its own"
-    )
 
 
 def _column(name: str) -> Column:
