@@ -69,14 +69,14 @@ def operations_of(parts: Parts) -> Operations:
 
     if config.dedup is None:
         return parts.sink.operations(parts, sessions)
-    from landonce.dedup.operate import pushing
+    from landonce.dedup.pipelines import pushing
 
     return parts.sink.operations(pushing(parts), sessions)
 
 
 def accept_operations_of(parts: Parts) -> Operations:
     """With `dedup`: what may be decided about the pipeline that accepts. `operations_of` is about the one that pushes."""
-    from landonce.dedup.operate import accepting
+    from landonce.dedup.pipelines import accepting
 
     return accepting(parts, operations_of(parts).sessions)
 

@@ -89,14 +89,15 @@ def stats(file: File, as_json: Json = False) -> None:
 
     Example: `landonce dedup stats clicks.yaml`
     """
-    from landonce.dedup import look
+    from landonce.dedup.look import Kept
+    from landonce.dedup.stats import document_of, lines_of, stats_of
 
     with opened(file) as parts:
-        found = look.stats(look.Kept.of(parts))
+        found = stats_of(Kept.of(parts))
     if as_json:
-        print_json(look.document_of(found))
+        print_json(document_of(found))
     else:
-        _print(look.lines_of(found))
+        _print(lines_of(found))
 
 
 @dedup.command(rich_help_panel=_LOOK)

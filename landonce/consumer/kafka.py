@@ -170,7 +170,7 @@ class KafkaOffsets:
     def _check_topic(self) -> None:
         """Retention by age would delete offsets; with two partitions the last record of a key is unknown.
 
-        Waits until every broker knows a topic that was just created.
+        Waits until every broker knows a topic that was just created, and until it has a leader.
         """
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         deadline = time.monotonic() + self._patience
@@ -181,9 +181,13 @@ class KafkaOffsets:
                 if listed.error is None:
                     policy, count = described["cleanup.policy"].value, len(listed.partitions)
                     break
+                trouble = KafkaException(listed.error)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise _unavailable(error) from error
+                trouble = error
+            if time.monotonic() > deadline:
+                raise _unavailable(trouble) from trouble
             time.sleep(_PAUSE)
         if policy != "compact" or count != 1:
             raise ConfigError(

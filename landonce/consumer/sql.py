@@ -25,7 +25,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
-    URL,
     BigInteger,
     Column,
     ColumnElement,
@@ -301,7 +300,9 @@ class SqlOffsets:
 def blocking(engine: AsyncEngine) -> Engine:
     """An engine for the same database whose connections wait. It connects when it is used."""
     backend, driver = engine.url.get_backend_name(), engine.url.get_driver_name()
-    if backend == "sqlite" and _of_one_connection(engine.url):
+    database = engine.url.database or ":memory:"
+    memory = ":memory:" in database or engine.url.query.get("mode") == "memory"
+    if backend == "sqlite" and memory and engine.url.query.get("cache") != "shared":
         raise ConfigError(
             "offsets cannot be taken over in SQLite's memory: connections of their own would see another, empty database.",
             safe="Nothing was changed.",
@@ -315,12 +316,6 @@ def blocking(engine: AsyncEngine) -> Engine:
             safe="Nothing was changed.",
             command=f"pip install {_BLOCKING[driver]}" if driver in _BLOCKING else "SqlOffsets(create_engine(…))",
         ) from failure
-
-
-def _of_one_connection(url: URL) -> bool:
-    """Whether an URL of SQLite names a database in memory that no second connection sees."""
-    memory = not url.database or ":memory:" in url.database or url.query.get("mode") == "memory"
-    return memory and url.query.get("cache") != "shared"
 
 
 def offset_table(name: str, schema: str | None) -> Table:

@@ -173,17 +173,18 @@ class OffsetStore:
         claims = self._claims
         claims.settle()
         try:
-            found = [each for each in ask() if each is not None]
+            try:
+                found = [each for each in ask() if each is not None]
+            finally:
+                self._clock.polled()
+            claims.unseen |= bool(found)
+            claims.look()
         except BaseException as error:
-            # The records that the client had read are lost: a callback, perhaps one of the user's, may have raised.
+            # What the client has read is not given out: a callback, perhaps one of the user's, or the look at the topics may have raised.
             claims.unread |= claims.held.keys()
             if isinstance(error, KafkaException):
                 raise named(error.args[0]) from error
             raise
-        finally:
-            self._clock.polled()
-        claims.unseen |= bool(found)
-        claims.look()
         before = dict(claims.held)
         if any(map(Message.error, found)):
             given = [each for each in found if (self._passes(each) if each.error() else self._give([each]))]

@@ -7,24 +7,23 @@ the runs of new ids, and writes the new mark. `comparing` is what workers do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from landonce.dedup.chunks import opened
+from landonce.dedup.chunks import encode_records, opened
 from landonce.dedup.comparing import EVENTS, AcceptRecipe, JoinedShards, Judged, Staged, StagedBlock, scratch_of
 from landonce.dedup.contents import TOGETHER, Chunk, groups
-from landonce.dedup.copies import encode_copies
-from landonce.dedup.reshard import reshard
 from landonce.dedup.rows import RowsRecipe
 from landonce.dedup.rule import KeyRule
-from landonce.dedup.runs import KEY_BYTES
+from landonce.dedup.runs import KEY_BYTES, decode, digest_of, encode, split
 from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
-from landonce.errors import ConfigError, KeyRuleChanged, TableReshaped
+from landonce.errors import ConfigError, KeyRuleChanged, StoreDamaged, TableReshaped
 from landonce.protocol.dedup import ORPHANED, ListedRun, expired, may_remove
 from landonce.protocol.ledger import LedgerState, Note
 from landonce.protocol.marks import Mark
@@ -42,6 +41,8 @@ _CLEAN_FOR = 0.5
 """Seconds that one kind of cleaning takes in a round, about. There are five, one of them in the pipeline that pushes."""
 _SWEEP_EVERY = 3600.0
 """Seconds between two searches for bytes that no list names: a crash leaves them."""
+_COPIES_TOGETHER = 100_000
+"""Copies of one blob: it has less than 4 MiB."""
 
 
 @dataclass(frozen=True)
@@ -134,24 +135,11 @@ class StoreTable(SnapshotTable[Staged, int]):
         return answer
 
 
-def _joined(files: Sequence[Staged]) -> list[JoinedShards]:
-    return [each for each in files if isinstance(each, JoinedShards)]
-
-
 def acceptance(files: Sequence[Staged]) -> Acceptance:
-    """What a commit of these adds."""
-    joined = _joined(files)
-    judged: dict[int, Judged] = {}
-    for each in joined:
-        for block, some in each.blocks.items():
-            judged[block] = judged.get(block, Judged()).plus(some)
-    now = int(time.time())
-    chunks = [
-        marked
-        for each in files
-        if isinstance(each, StagedBlock)
-        for marked in _marked(each, judged.get(each.block, Judged()), now)
-    ]
+    """What a commit of these adds. Chunks of nothing but copies are left out."""
+    joined = [each for each in files if isinstance(each, JoinedShards)]
+    judged = _judged(joined)
+    chunks = [each for each in _marked(files, judged, int(time.time())) if each.accepted]
     if sum(each.accepted for each in chunks) != sum(each.accepted for each in judged.values()):
         raise ValueError("the chunks hold other numbers of events than the shards accepted")
     return Acceptance(
@@ -161,33 +149,42 @@ def acceptance(files: Sequence[Staged]) -> Acceptance:
         chunks=tuple(chunks),
         copies=sum(each.copies for each in judged.values()),
         seen_again=sum(each.seen_again for each in judged.values()),
-        kept_copies=encode_copies([each for one in joined for each in one.copies]),
+        kept_copies=_copies([each for one in joined for each in one.copies]),
         terms=joined[0].terms if joined else None,
         written_at=min((each.written_at for each in files if isinstance(each, StagedBlock)), default=None),
     )
 
 
-def _marked(block: StagedBlock, judged: Judged, now: int) -> list[Chunk]:
-    """The chunks of a block, with a bit set for each record that is dropped. Chunks of nothing but copies are left out."""
-    total = sum(chunk.records for _, chunk in block.chunks)
-    dropped = np.zeros(total, np.bool_)
-    for each in judged.dropped:
-        dropped[each] = True
-    found = []
-    for begin, chunk in block.chunks:
-        here = dropped[begin : begin + chunk.records]
-        accepted = int(chunk.records - here.sum())
-        bits = np.packbits(here).tobytes() if here.any() else None
-        if accepted:
-            found.append(replace(chunk, accepted=accepted, accepted_at=now, dropped=bits))
+def _judged(joined: Sequence[JoinedShards]) -> dict[int, Judged]:
+    """By block: what all shards say of its records."""
+    found: dict[int, Judged] = {}
+    for each in joined:
+        for block, some in each.blocks.items():
+            found[block] = found.get(block, Judged()).plus(some)
     return found
 
 
-def left_out(files: Sequence[Staged]) -> list[Chunk]:
-    """Chunks of nothing but copies: no commit lists them."""
-    listed = {each.chunk for each in acceptance(files).chunks} if files else set()
-    staged = [chunk for each in files if isinstance(each, StagedBlock) for _, chunk in each.chunks]
-    return [each for each in staged if each.chunk not in listed]
+def _marked(files: Sequence[Staged], judged: Mapping[int, Judged], now: int) -> Iterator[Chunk]:
+    """The chunks of all blocks, with a bit set for each record that is dropped."""
+    for block in files:
+        if not isinstance(block, StagedBlock):
+            continue
+        dropped = np.zeros(sum(chunk.records for _, chunk in block.chunks), np.bool_)
+        for rows in judged.get(block.block, Judged()).dropped:
+            dropped[rows] = True
+        for begin, chunk in block.chunks:
+            here = dropped[begin : begin + chunk.records]
+            bits = np.packbits(here).tobytes() if here.any() else None
+            yield replace(chunk, accepted=int(chunk.records - here.sum()), accepted_at=now, dropped=bits)
+
+
+def _copies(found: Sequence[pa.Table]) -> tuple[bytes, ...]:
+    """The copies of one batch as blobs, in the order of their coordinates."""
+    if not any(each.num_rows for each in found):
+        return ()
+    ordered = pa.concat_tables(found).sort_by([("place", "ascending"), ("offset", "ascending")])
+    pieces = range(0, ordered.num_rows, _COPIES_TOGETHER)
+    return tuple(encode_records(ordered.slice(at, _COPIES_TOGETHER)) for at in pieces)
 
 
 def for_a_while(step: Callable[[], int]) -> bool:
@@ -218,6 +215,47 @@ def require_own_window(scope: Scope, store: Store, pipeline: str) -> None:
             f"dedup.ttl: the window of scope {store.scope!r} is {scope.ttl} s, and pipeline {others[0]!r} relies on it.",
             command=f"say `ttl: {scope.ttl}s`, or choose another scope",
         )
+
+
+def reshard(store: Store, shards: int) -> None:
+    """Changes the number of shards, in one transaction. A crash leaves the old ones, and bytes that no list names.
+
+    A shard is a range of ids by their first bits, so twice as many shards are halves of the old ones: each run is cut where its half begins.
+    With half as many shards, the runs stay as they are and belong to the shard that holds both. Others may commit, expire keys or change the
+    shards meanwhile: then it looks again, and drivers that compare find other versions when they commit, and compare again. A run is split
+    once, so this catches up.
+    """
+    made: dict[tuple[str, int], list[ListedRun]] = {}
+    old: list[ListedRun] = []
+    while (scope := store.look()) is not None and scope.shards != shards:
+        before = store.shards(range(scope.shards))
+        seen = {number: each.version for number, each in before.items()}
+        runs = [run for each in before.values() for run in each.runs]
+        old += runs
+        try:
+            for run in runs:
+                if (run.run, scope.shards) not in made:
+                    made[run.run, scope.shards] = _resharded(store, run, scope.shards, shards)
+        except StoreDamaged:
+            if {number: each.version for number, each in store.shards(range(scope.shards)).items()} == seen:
+                raise
+            continue  # the run was merged or has expired, and its bytes are gone
+        store.replace_shards(seen, shards, [new for run in runs for new in made[run.run, scope.shards]])
+    if scope is not None:
+        # What counts is asked for: without an answer, the change is tried again, and then finds itself in place of what it has seen.
+        listed = {run.run for run in store.runs(scope)}
+        known = {run.run: run for run in chain(old, *made.values())}
+        store.forget_runs(run for name, run in known.items() if name not in listed)
+
+
+def _resharded(store: Store, run: ListedRun, before: int, after: int) -> list[ListedRun]:
+    if after <= before:
+        return [replace(run, shard=run.shard * after // before)]
+    parts = split(decode(run, store.run_segments(run)), after)
+    return [
+        store.put_run(replace(run, shard=shard, rows=len(keys.hi), digest=digest_of(keys)), encode(keys))
+        for shard, keys in parts.items()
+    ]
 
 
 class OpenAccept(OpenSnapshot[Staged]):
@@ -301,14 +339,14 @@ class OpenAccept(OpenSnapshot[Staged]):
 
     def clear(self, files: Mapping[str, tuple[Staged, ...]]) -> None:
         """A batch is committed. Now and then, what is not needed any more is removed, a little at a time."""
-        joined = _joined(files.get(EVENTS, ()))
+        staged = files.get(EVENTS, ())
+        joined = [each for each in staged if isinstance(each, JoinedShards)]
+        judged = _judged(joined)
         self._forget_runs([run for each in joined for run in each.merged])
-        self.store.forget_unlisted(left_out(files.get(EVENTS, ())))
+        self.store.forget_unlisted(each for each in _marked(staged, judged, 0) if not each.accepted)
         self._clean_if_due()
-        self.store.reclaim_beside()
-        for judged in (judged for each in joined for judged in each.blocks.values()):
-            self.copies += judged.copies
-            self.seen_again += judged.seen_again
+        self.copies += sum(each.copies for each in judged.values())
+        self.seen_again += sum(each.seen_again for each in judged.values())
 
     def clean_while_idle(self, held: LedgerState) -> None:
         """The same where no batch comes. A driver that was paused, and is not the owner any more, removes nothing: another one may have
@@ -316,19 +354,19 @@ class OpenAccept(OpenSnapshot[Staged]):
         if self.own is not None and time.monotonic() >= self._clean_after:
             self.own.check_owner(held)
             self._clean_if_due()
-            self.store.reclaim_beside()
 
     def _clean_if_due(self) -> None:
         if time.monotonic() >= self._clean_after:
             self.clean(int(time.time()))
             self._clean_after = time.monotonic() + _CLEAN_EVERY
+        self.store.reclaim_beside()
 
     def clean(self, now: int) -> None:
         """Forgets keys that are older than the window, payloads that nobody needs, and bytes that no commit ever listed."""
         scope, store = self.store.look(), self.store
         if scope is None:
             return
-        runs = [run for each in store.shards(range(scope.shards)).values() for run in each.runs]
+        runs = store.runs(scope)
         buckets, horizon = expired(
             {run.bucket for run in runs},
             now_s=now,

@@ -16,13 +16,12 @@ from landonce.config.dedup import Dedup
 from landonce.config.model import duration_words
 from landonce.dedup.accept import require_own_window, require_rule
 from landonce.dedup.chunks import StoredTopics
-from landonce.dedup.growth import DAY, SPANS, Growth, grown, growth, growth_words, rate_of, size_words
 from landonce.dedup.look import Kept, moment
-from landonce.dedup.marks import known_types
-from landonce.dedup.operate import place_of_store
-from landonce.dedup.rule import accepted_schema, key_rule, with_type
-from landonce.dedup.run import pushing_parts, refuse_behind, refuse_target
-from landonce.dedup.store import Scope, Store
+from landonce.dedup.pipelines import pushing_parts, refuse_target
+from landonce.dedup.rule import accepted_schema, key_rule, known_types, with_type
+from landonce.dedup.run import refuse_behind
+from landonce.dedup.stats import DAY, SPANS, Growth, grown, growth, growth_words, rate_of, size_words
+from landonce.dedup.store import Scope, Store, StorePlace
 from landonce.engine.spark.session import open_session, session_if_needed
 from landonce.errors import LandonceError, SourceUnavailable
 from landonce.ledger.database import SqliteDatabase
@@ -105,13 +104,13 @@ class _DedupCheck:
 
     def pushing(self) -> CheckRun:
         """The check of the pipeline that pushes: to it, the store looks like the topics, once it has accepted anything."""
-        parts, place = self.run.parts, place_of_store(self.run.parts)
+        parts, place = self.run.parts, StorePlace.of(self.run.parts.config)
         source, kept_by = self.run.source, self.run.kept_by
         if self.accepted is not None and not self.accepted.fresh:
             source, kept_by = StoredTopics(place, parts.config.pipeline).survey(()), "the store"
         return replace(
             self.run,
-            parts=pushing_parts(parts, place),
+            parts=pushing_parts(parts),
             source=source if self.answers else None,
             kept_by=kept_by,
             retention=lambda _: iter(()),
@@ -221,9 +220,7 @@ class _DedupCheck:
         if self.scope is None:
             return None
         now = time.time()
-        shards = self.store.shards(range(self.scope.shards)).values()
-        runs = [run for each in shards for run in each.runs]
-        needs = growth(self.scope, runs, self.store.recent(int(now) - DAY), self.dedup, now)
+        needs = growth(self.scope, self.store.runs(self.scope), self.store.recent(int(now) - DAY), self.dedup, now)
         return ("by what was accepted lately", needs) if needs is not None else None
 
     def _by_topics(self) -> tuple[str, Growth] | None:

@@ -5,6 +5,7 @@ To the push pipeline the store looks like the topics: the same partitions and of
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,14 @@ import pyarrow as pa
 
 from landonce.config.model import TopicMatch
 from landonce.dedup.contents import Chunk
-from landonce.dedup.frozen import from_bytes, ranges_text, to_bytes
 from landonce.dedup.store import Store, StorePlace
-from landonce.errors import RetentionOverrun, RunGone, SourceUnavailable, TopicRecreated
+from landonce.errors import RetentionOverrun, RunGone, SourceUnavailable, TableUnfit, TopicRecreated
 from landonce.protocol.dedup import all_accepted, none_removed
-from landonce.protocol.ranges import Range
+from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.reasons import Code, Reason
 from landonce.protocol.source import Extent, SourceView
-from landonce.read.block import ReadBlock
-from landonce.read.kafka.records import BlockId, Records, RecordSource, header_pairs
+from landonce.read.block import ReadBlock, Rejected
+from landonce.read.kafka.records import BlockId, KafkaMessage, Records, RecordSource, header_pairs, read_headers
 
 VALUE = "value"
 """The payloads in a chunk of records. A chunk of a query's rows has none."""
@@ -34,6 +35,10 @@ MOST = 65_536
 """Records of one chunk."""
 _BYTES = 32 * 2**20
 """Bytes of its values, about."""
+_VERSION = 2
+_READ = (1, _VERSION)
+"""1 has reasons without codes."""
+_COUNTS = ("read", "filtered", "bytes_read", "held", "shared")
 
 
 def cut(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -60,16 +65,27 @@ def decode_records(content: bytes) -> pa.Table:
     return pa.ipc.open_stream(content).read_all().combine_chunks()
 
 
+def records_table(messages: Sequence[KafkaMessage]) -> pa.Table:
+    """Records of one partition, as chunks hold them."""
+    return pa.table(
+        {
+            "offset": pa.array([each.offset() for each in messages], pa.int64()),
+            "timestamp": pa.array([each.timestamp()[1] for each in messages], pa.int64()),
+            "key": pa.array([each.key() for each in messages], pa.binary()),
+            "value": pa.array([each.value() for each in messages], pa.binary()),
+            "headers": headers_of([read_headers(each) for each in messages]),
+        }
+    )
+
+
 def headers_of(found: Sequence[Any]) -> pa.BinaryArray:
     """The headers of each record as bytes; null where there are none. Few topics have any."""
-    return pa.array(map(_header_bytes, found), pa.binary()) if any(found) else pa.nulls(len(found), pa.binary())
-
-
-def _header_bytes(headers: Any) -> bytes | None:
-    if not headers:
-        return None
-    listed = [[name, value.hex() if value is not None else None] for name, value in header_pairs(headers)]
-    return json.dumps(listed).encode()
+    if not any(found):
+        return pa.nulls(len(found), pa.binary())
+    listed = [
+        [[name, value.hex() if value is not None else None] for name, value in header_pairs(each)] for each in found
+    ]
+    return pa.array([json.dumps(each).encode() if each else None for each in listed], pa.binary())
 
 
 @dataclass(frozen=True)
@@ -127,6 +143,118 @@ def accepted_records(store: Store, chunk: Chunk, within: Range) -> pa.Table:
 def columns_of(rows: pa.Table) -> pa.Table:
     """The columns of a query's rows, by their own names."""
     return pa.table({name.removeprefix(ROW): rows.column(name) for name in rows.column_names if name.startswith(ROW)})
+
+
+# A block as bytes: what the first attempt stores. Every attempt sends its rows, as the sink writes them.
+#
+#     length of the head (8 bytes) · head (JSON: counts, rejected records, tables) · one Arrow stream per table
+#
+# The rows are those that fit the target when the block was stored, in (topic, partition, offset) order.
+
+
+@dataclass(frozen=True)
+class FrozenRecord:
+    """A rejected record as it was stored, read as Kafka's client gives it."""
+
+    at: int
+    moment: int
+    named: str | None
+    content: str | None
+    beside: list[tuple[str, str | None]]
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.moment
+
+    def key(self) -> bytes | None:
+        return _bytes(self.named)
+
+    def value(self) -> bytes | None:
+        return _bytes(self.content)
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return [(name, _bytes(value)) for name, value in self.beside] or None
+
+
+def ranges_text(ranges: Iterable[Range]) -> str:
+    """Which block it is, whatever its number."""
+    return json.dumps([[each.partition.topic, each.partition.number, each.first, each.end] for each in ranges])
+
+
+def block_to_bytes(block: ReadBlock) -> bytes:
+    """The block with its rows in order."""
+    tables = {name: encode_records(block.rows(name).unify_dictionaries()) for name in sorted(block.tables)}
+    head = {
+        "version": _VERSION,
+        **{name: getattr(block, name) for name in _COUNTS},
+        "tables": [[name, len(content)] for name, content in tables.items()],
+        "latest": _places(block.latest),
+        "tops": {name: _places(tops) for name, tops in block.tops.items()},
+        "rejected": [_rejected(each, block.messages.get((each.partition, each.offset))) for each in block.rejected],
+    }
+    text = json.dumps(head).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *tables.values()])
+
+
+def block_from_bytes(content: bytes) -> ReadBlock:
+    """The block as it was stored."""
+    size = int.from_bytes(content[:8], "little")
+    head: dict[str, Any] = json.loads(content[8 : 8 + size])
+    if head["version"] not in _READ:
+        raise TableUnfit(
+            f"a stored block has format {head['version']}, and this landonce knows {_VERSION}.",
+            safe="Nothing was sent.",
+            command="use the landonce that stored it until nothing is pending",
+        )
+    block = ReadBlock(**{name: head[name] for name in _COUNTS})
+    block.latest = _partitions(head["latest"])
+    block.tops = {name: _partitions(tops) for name, tops in head["tops"].items()}
+    at = 8 + size
+    for name, length in head["tables"]:
+        block.tables[name] = [pa.ipc.open_stream(content[at : at + length]).read_all()]
+        at += length
+    for topic, number, offset, reason, record in head["rejected"]:
+        partition = Partition(topic, number)
+        words, code, field = reason if isinstance(reason, list) else (reason, "", "")
+        block.rejected.append(Rejected(partition, offset, Reason(words, Code.of(code), field)))
+        if record is not None:
+            block.messages[partition, offset] = FrozenRecord(offset, *record)
+    return block
+
+
+def _places(values: dict[Partition, int]) -> list[list[Any]]:
+    return [[each.topic, each.number, value] for each, value in sorted(values.items())]
+
+
+def _partitions(listed: list[list[Any]]) -> dict[Partition, int]:
+    return {Partition(topic, number): value for topic, number, value in listed}
+
+
+def _rejected(each: Rejected, record: KafkaMessage | None) -> list[Any]:
+    known, why = None, Reason.of(each.reason)
+    if record is not None:
+        headers = [[name, _text(value)] for name, value in header_pairs(read_headers(record))]
+        known = [record.timestamp()[1], _text(record.key()), _text(record.value()), headers]
+    return [each.partition.topic, each.partition.number, each.offset, [str(why), why.code, why.field], known]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+# The store as the source of the push pipeline.
+
+
+@lru_cache(maxsize=8)
+def opened(place: StorePlace) -> Store:
+    """One per process and place: workers keep it for the next block."""
+    return place.open()
 
 
 @dataclass(frozen=True)
@@ -189,14 +317,14 @@ class StoredRecords(RecordSource):
                 raise TopicRecreated(
                     f"topic {topic!r} was deleted and created again: the store knows id {known[topic]}, the plan has {topic_id}.",
                     safe="No row was written. The position did not move.",
-                    command="landonce state rebase {file} --drop-pending",
+                    command="restore the store that belongs to the plan; or land the new topic under a new `pipeline` name, in another table",
                 )
 
     freezes = True
 
     def frozen(self, block: BlockId) -> ReadBlock | None:
         stored = opened(self.place).block(block.pipeline, block.batch, block.number, ranges_text(block.ranges))
-        return from_bytes(stored.content) if stored is not None else None
+        return block_from_bytes(stored.content) if stored is not None else None
 
     def freeze(self, block: BlockId, content: ReadBlock) -> ReadBlock:
         """What is stored is read back: the first attempt sends the bytes that all others send."""
@@ -206,15 +334,9 @@ class StoredRecords(RecordSource):
             block.number,
             ranges_text(block.ranges),
             content.read,
-            to_bytes(content),
+            block_to_bytes(content),
         )
-        return from_bytes(stored.content)
-
-
-@lru_cache(maxsize=8)
-def opened(place: StorePlace) -> Store:
-    """One per process and place: workers keep it for the next block."""
-    return place.open()
+        return block_from_bytes(stored.content)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from landonce.dedup.chunks import cut, encode_records, headers_of, opened
 from landonce.dedup.contents import Chunk
-from landonce.dedup.copies import copies_of
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.rule import LATE, KeyRule, require_marks
 from landonce.dedup.runs import (
+    FirstSeen,
     Keys,
     Segment,
     digest_of,
@@ -140,9 +140,6 @@ class JoinedShards:
     merged: list[ListedRun] = field(default_factory=list)
     blocks: dict[int, Judged] = field(default_factory=dict)
     copies: list[pa.Table] = field(default_factory=list)
-
-    def judge(self, block: int, judged: Judged) -> None:
-        self.blocks[block] = self.blocks.get(block, Judged()).plus(judged)
 
 
 Staged: TypeAlias = StagedBlock | JoinedShards
@@ -268,8 +265,7 @@ class AcceptWorker(BlockWorker):
         hi, lo = ids.hi, ids.lo
         if ids.rejects:
             rejects += [Reject(int(kept[at]), reason) for at, reason in ids.rejects.items()]
-            good = np.ones(len(kept), np.bool_)
-            good[list(ids.rejects)] = False
+            good = ids.valid
             raw, kept, hi, lo = raw.filter(pa.array(good)), kept[good], hi[good], lo[good]
             chosen = [each for each, keep in zip(chosen, good, strict=True) if keep]
         columns = [
@@ -384,7 +380,7 @@ def _places(rows: pa.Table) -> tuple[tuple[LabelledPartition, ...], npt.NDArray[
 
 
 _GONE = ShardRuns(-1, ())
-"""A shard that somebody joined with another one. The commit finds another number of shards, and the batch is compared again."""
+"""Stands for a shard that is not there any more. The commit finds another number of shards, and the batch is compared again."""
 
 
 @dataclass(frozen=True)
@@ -438,7 +434,7 @@ class Joining:
         new = first & ~in_store
         copies = ~new & ~again
         if self.recipe.keep_copies and copies.any():
-            found.copies.append(copies_of(hashes[ranks[copies]], offsets[copies], of_group[copies]))
+            found.copies.append(_copies_of(hashes[ranks[copies]], offsets[copies], of_group[copies]))
         attempts = {
             each.block: frozenset(other.attempt for other in shares if other.block == each.block) for each in shares
         }
@@ -446,16 +442,14 @@ class Joining:
         rows = np.concatenate([each.rows for each in shares])[order]
         for block in np.unique(blocks):
             mine = blocks == block
-            found.judge(
-                int(block),
-                Judged(
-                    accepted=int((new & mine).sum()),
-                    copies=int((copies & mine).sum()),
-                    seen_again=int((again & mine).sum()),
-                    dropped=(rows[~new & mine],) if (~new & mine).any() else (),
-                    attempts=attempts[int(block)],
-                ),
+            judged = Judged(
+                accepted=int((new & mine).sum()),
+                copies=int((copies & mine).sum()),
+                seen_again=int((again & mine).sum()),
+                dropped=(rows[~new & mine],) if (~new & mine).any() else (),
+                attempts=attempts[int(block)],
             )
+            found.blocks[int(block)] = found.blocks.get(int(block), Judged()).plus(judged)
         return Keys(hi[new], lo[new], of_group[new])
 
     def _merge(self, number: int, shard: ShardRuns, found: JoinedShards) -> None:
@@ -472,6 +466,19 @@ class Joining:
     def _encoded(self, shard: int, level: int, bucket: int, keys: Keys) -> tuple[ListedRun, list[Segment]]:
         segments = encode(keys)
         return ListedRun("", shard, level, bucket, len(keys.hi), len(segments), digest_of(keys)), segments
+
+
+def _copies_of(places: Ids, offsets: Integers, originals: FirstSeen) -> pa.Table:
+    """Where copies are, and where and when their originals were accepted. Places are hashes, as `place_of` makes them."""
+    return pa.table(
+        {
+            "place": places,
+            "offset": offsets,
+            "original_place": np.ascontiguousarray(originals["place"]),
+            "original_offset": np.ascontiguousarray(originals["offset"]),
+            "accepted_at": np.ascontiguousarray(originals["at"]),
+        }
+    )
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Table, and_, delete, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Table, and_, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from landonce.config.secrets import redact
@@ -50,6 +50,14 @@ AT_ONCE = 200
 """Rows that one statement removes: cleaning takes small steps beside a running pipeline."""
 TOGETHER = 16 * 2**20
 """Bytes that one transaction adds or removes, about: others wait for it meanwhile."""
+
+_SIZES = {
+    run_bytes.name: func.length(run_bytes.c.ids) + func.length(run_bytes.c.first_seen),
+    chunk_bytes.name: func.length(chunk_bytes.c.events),
+    batch_bytes.name: func.length(batch_bytes.c.content),
+    copy_table.name: func.length(copy_table.c.copies),
+}
+"""Of a row, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,14 @@ class Contents:
 
     def close(self) -> None:
         self.database.close()
+
+    def _key(self, pipeline: str, **values: Any) -> dict[str, Any]:
+        """Values of columns: those that every row of a pipeline has, and these."""
+        return {"scope": self.scope, "pipeline": pipeline, **values}
+
+    def _mine(self, table: Table, pipeline: str, **values: Any) -> ColumnElement[bool]:
+        """The rows of a pipeline that have these values."""
+        return and_(*(table.c[name] == value for name, value in self._key(pipeline, **values).items()))
 
     # Keys.
 
@@ -193,19 +209,17 @@ class Contents:
     ) -> StoredBlock:
         """Stores a block before it is sent. The first content that is stored for the ranges of a block stays: it is what all attempts
         send."""
-        digest = hashlib.sha256(content).hexdigest()
-        row = batch_table.c
-        mine = and_(row.scope == self.scope, row.pipeline == pipeline, row.batch == batch, row.block == block)
-        key = {"scope": self.scope, "pipeline": pipeline, "batch": batch, "block": block}
-        pieces = _pieces(content)
+        digest, pieces = hashlib.sha256(content).hexdigest(), _pieces(content)
+        mine = self._mine(batch_table, pipeline, batch=batch, block=block)
+        key = self._key(pipeline, batch=batch, block=block)
 
         def attempt() -> bool:
             for some in groups(list(enumerate(pieces)), lambda each: len(each[1]), TOGETHER):
                 with self.database.writing() as connection:
                     for number, each in some:
                         piece = {**key, "sha256": digest, "piece": number}
-                        of_piece = and_(*(batch_bytes.c[name] == value for name, value in piece.items()))
-                        if connection.execute(select(batch_bytes.c.piece).where(of_piece)).first() is None:
+                        there = select(batch_bytes.c.piece).where(self._mine(batch_bytes, **piece))
+                        if connection.execute(there).first() is None:
                             connection.execute(insert(batch_bytes).values(**piece, content=each))
             with self.database.writing() as connection:
                 found: Any = connection.execute(self.database.locking(select(batch_table).where(mine))).one_or_none()
@@ -213,18 +227,9 @@ class Contents:
                     return bool(found.sha256 == digest)
                 if found is not None:
                     connection.execute(delete(batch_table).where(mine))
-                connection.execute(
-                    insert(batch_table).values(
-                        **key,
-                        ranges=ranges,
-                        status=NEW,
-                        records=records,
-                        sha256=digest,
-                        pieces=len(pieces),
-                        created_at=int(time.time()),
-                        sent_at=None,
-                    )
-                )
+                row = {**key, "ranges": ranges, "status": NEW, "records": records, "sha256": digest, "sent_at": None}
+                row |= {"pieces": len(pieces), "created_at": int(time.time())}
+                connection.execute(insert(batch_table).values(row))
             return True
 
         if self._patiently(attempt):
@@ -236,22 +241,15 @@ class Contents:
 
     def block(self, pipeline: str, batch: int, block: int, ranges: str) -> StoredBlock | None:
         """A block of these ranges as it was stored. None: it was not, so nothing of it was sent."""
-        row = batch_table.c
-        mine = and_(row.scope == self.scope, row.pipeline == pipeline, row.batch == batch, row.block == block)
+        mine = self._mine(batch_table, pipeline, batch=batch, block=block)
 
         def attempt(connection: Connection) -> tuple[Any, bytes] | None:
             found: Any = connection.execute(select(batch_table).where(mine)).one_or_none()
             if not keeps_stored(found.ranges if found is not None else None, ranges):
                 return None
-            piece = batch_bytes.c
-            wanted = select(piece.content).where(
-                piece.scope == self.scope,
-                piece.pipeline == pipeline,
-                piece.batch == batch,
-                piece.block == block,
-                piece.sha256 == found.sha256,
-            )
-            return found, b"".join(connection.scalars(wanted.order_by(piece.piece)))
+            pieces = self._mine(batch_bytes, pipeline, batch=batch, block=block, sha256=found.sha256)
+            wanted = select(batch_bytes.c.content).where(pieces).order_by(batch_bytes.c.piece)
+            return found, b"".join(connection.scalars(wanted))
 
         answer = self._scan(attempt)
         if answer is None:
@@ -267,67 +265,53 @@ class Contents:
 
     def sent(self, pipeline: str, batch: int, up_to: Mapping[Partition, int] | None = None) -> None:
         """All blocks up to this batch are in the target, and all events below these offsets."""
-        row = batch_table.c
+        new = self._mine(batch_table, pipeline, status=NEW)
+        rows = [
+            self._key(pipeline, topic=each.topic, partition_number=each.number, sent_up_to=end)
+            for each, end in sorted((up_to or {}).items())
+        ]
 
         def attempt(connection: Connection) -> None:
-            connection.execute(
-                update(batch_table)
-                .where(row.scope == self.scope, row.pipeline == pipeline, row.batch <= batch, row.status == NEW)
-                .values(status=SENT, sent_at=int(time.time()))
-            )
-            if up_to:
-                mine = and_(sent_table.c.scope == self.scope, sent_table.c.pipeline == pipeline)
-                connection.execute(delete(sent_table).where(mine))
-                rows = [
-                    {"topic": each.topic, "partition_number": each.number, "sent_up_to": end}
-                    for each, end in sorted(up_to.items())
-                ]
-                connection.execute(
-                    insert(sent_table), [{"scope": self.scope, "pipeline": pipeline, **each} for each in rows]
-                )
+            changed = update(batch_table).where(new, batch_table.c.batch <= batch)
+            connection.execute(changed.values(status=SENT, sent_at=int(time.time())))
+            if rows:
+                connection.execute(delete(sent_table).where(self._mine(sent_table, pipeline)))
+                connection.execute(insert(sent_table), rows)
 
         self._write(attempt)
 
     def sent_up_to(self, pipeline: str) -> dict[Partition, int]:
         """How far the pipeline has sent its events, as it said last."""
-        wanted = select(sent_table).where(sent_table.c.scope == self.scope, sent_table.c.pipeline == pipeline)
+        wanted = select(sent_table).where(self._mine(sent_table, pipeline))
         rows: Any = self._read(lambda connection: connection.execute(wanted).all())
         return {Partition(row.topic, row.partition_number): row.sent_up_to for row in rows}
 
     def blocks(self, pipeline: str) -> list[ListedBlock]:
         """The stored blocks of a pipeline, without their bytes."""
         row = batch_table.c
-        of_all = select(row.batch, row.block, row.ranges, row.status, row.records)
-        wanted = of_all.where(row.scope == self.scope, row.pipeline == pipeline).order_by(row.batch, row.block)
+        listed = select(row.batch, row.block, row.ranges, row.status, row.records)
+        wanted = listed.where(self._mine(batch_table, pipeline)).order_by(row.batch, row.block)
         return [ListedBlock(*each) for each in self._read(lambda connection: connection.execute(wanted).all())]
 
     def forget_sent(self, pipeline: str, before: int) -> int:
         """Removes some of the blocks that were sent before this moment, the oldest first. Gives how many: 0 if none is left."""
         row, piece = batch_table.c, batch_bytes.c
-        mine = and_(row.scope == self.scope, row.pipeline == pipeline)
-        old = select(row.batch, row.block).where(mine, row.status == SENT, row.sent_at < before)
+        sent = self._mine(batch_table, pipeline, status=SENT)
+        old = select(row.batch, row.block).where(sent, row.sent_at < before)
         size = func.sum(func.length(piece.content))
 
         def attempt(connection: Connection) -> int:
             found = connection.execute(old.order_by(row.batch, row.block).limit(AT_ONCE)).all()
             if not found:
                 return 0
-            of_these = and_(piece.scope == self.scope, piece.pipeline == pipeline)
-            of_these = and_(of_these, piece.batch >= found[0].batch, piece.batch <= found[-1].batch)
+            of_these = and_(self._mine(batch_bytes, pipeline), piece.batch.between(found[0].batch, found[-1].batch))
             counted = select(piece.batch, piece.block, size).where(of_these).group_by(piece.batch, piece.block)
             sizes = {(batch, block): int(bytes_) for batch, block, bytes_ in connection.execute(counted)}
             some = next(groups(found, lambda each: sizes.get((each.batch, each.block), 0), TOGETHER))
             self._removed[batch_bytes.name] += sum(sizes.get((each.batch, each.block), 0) for each in some)
             for batch, block in some:
                 for table in (batch_bytes, batch_table):
-                    connection.execute(
-                        delete(table).where(
-                            table.c.scope == self.scope,
-                            table.c.pipeline == pipeline,
-                            table.c.batch == batch,
-                            table.c.block == block,
-                        )
-                    )
+                    connection.execute(delete(table).where(self._mine(table, pipeline, batch=batch, block=block)))
             return len(some)
 
         return self._remove(attempt)
@@ -336,29 +320,17 @@ class Contents:
 
     def table_bytes(self) -> dict[str, int]:
         """The bytes of keys, events, blocks and copies, whatever scope they belong to."""
-        columns = {
-            run_bytes.name: func.length(run_bytes.c.ids) + func.length(run_bytes.c.first_seen),
-            chunk_bytes.name: func.length(chunk_bytes.c.events),
-            batch_bytes.name: func.length(batch_bytes.c.content),
-            copy_table.name: func.length(copy_table.c.copies),
-        }
-        wanted = {name: select(func.sum(size)) for name, size in columns.items()}
+        wanted = {name: select(func.sum(size)) for name, size in _SIZES.items()}
         return self._read(lambda connection: {name: int(connection.scalar(each) or 0) for name, each in wanted.items()})
 
     def forget_orphans(self, now: int, since: int = 0) -> int:
         """Removes some of the bytes that no list names, for a day at least. Gives of how many runs and chunks: 0 if there are none.
         `since`: what was written before, in seconds, was looked at already."""
-        runs, chunks = run_bytes.c, chunk_bytes.c
-        return self._forget_orphans(
-            run_bytes, run_table, "run", func.length(runs.ids) + func.length(runs.first_seen), now, since
-        ) + self._forget_orphans(chunk_bytes, chunk_table, "chunk", func.length(chunks.events), now, since)
 
-    def _forget_orphans(self, content: Table, listed: Table, name: str, size: Any, now: int, since: int) -> int:
-        column, known, written = content.c[name], listed.c[name], content.c.written_at
-
-        def attempt(connection: Connection) -> int:
-            old = select(column, size).where(written >= since, written < now - ORPHANED, column.not_in(select(known)))
-            found = connection.execute(old.limit(AT_ONCE)).all()
+        def attempt(connection: Connection, content: Table, column: Column[str], listed: Column[str]) -> int:
+            written = content.c.written_at
+            old = written >= since, written < now - ORPHANED, column.not_in(select(listed))
+            found = connection.execute(select(column, _SIZES[content.name]).where(*old).limit(AT_ONCE)).all()
             some = next(groups(found, lambda each: int(each[1]), TOGETHER), ())
             names = sorted({each[0] for each in some})
             if names:
@@ -366,7 +338,11 @@ class Contents:
                 self._removed[content.name] += sum(int(each[1]) for each in some)
             return len(names)
 
-        return self._remove(attempt)
+        both = ((run_bytes, run_bytes.c.run, run_table.c.run), (chunk_bytes, chunk_bytes.c.chunk, chunk_table.c.chunk))
+        return sum(
+            self._remove(partial(attempt, content=content, column=column, listed=listed))
+            for content, column, listed in both
+        )
 
     def reclaim(self) -> None:
         """Has the database use the space of removed bytes for new ones. If that fails, only its files grow."""
@@ -386,8 +362,13 @@ class Contents:
 
     def _forget(self, column: Column[str], names: Sequence[tuple[str, int]]) -> None:
         """Removes bytes by their names and sizes, some at a time."""
+
+        def attempt(some: Sequence[str], connection: Connection) -> int:
+            connection.execute(delete(column.table).where(column.in_(some)))
+            return len(some)
+
         for some in groups(names, lambda each: each[1], TOGETHER):
-            self._remove(partial(_delete_named, column, [name for name, _ in some]))
+            self._remove(partial(attempt, [name for name, _ in some]))
             self._removed[column.table.name] += sum(size for _, size in some)
 
     def _put(self, content: Table, rows: Sequence[dict[str, Any]]) -> None:
@@ -459,11 +440,6 @@ class Contents:
             said = f"the store {self.database.place}: {self.database.reason(failure)}."
             fault = None if isinstance(failure, IntegrityError) else self.database.fault(failure)
             raise fault or TargetUnavailable(redact(said)) from None
-
-
-def _delete_named(column: Column[str], names: Sequence[str], connection: Connection) -> int:
-    connection.execute(delete(column.table).where(column.in_(names)))
-    return len(names)
 
 
 def groups(items: Sequence[Item], size: Callable[[Item], int], most: int) -> Iterator[Sequence[Item]]:

@@ -79,6 +79,13 @@ class Ids:
     rejects: dict[int, Reason] = field(default_factory=dict)
     """The reason by the row's index. It holds no content of the record."""
 
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Which rows have an id."""
+        found = np.ones(len(self.hi), np.bool_)
+        found[list(self.rejects)] = False
+        return found
+
 
 def compute(
     rule: KeyRule,
@@ -105,7 +112,10 @@ def compute(
                 message = pc.coalesce(message, _of_coordinates(coordinates, start + members))
             elif message.null_count:
                 chosen = {rule.by: rule_names} if rule.by is not None else {}
-                _reject_nulls({**chosen, **here}, start + members, ids.rejects)
+                for column, each in {**chosen, **here}.items():
+                    why = Reason(f"{column} is null, and is part of the key", Code.BAD_KEY, str(column))
+                    for row in (start + members)[each.is_null().to_numpy(zero_copy_only=False)].tolist():
+                        ids.rejects.setdefault(row, why)
                 members = members[message.is_valid().to_numpy(zero_copy_only=False)]
                 message = message.drop_null()
             messages.append(message)
@@ -183,12 +193,6 @@ def _with_headers(
     return members, names
 
 
-def _reject_nulls(values: Values, rows: Indexes, rejects: dict[int, Reason]) -> None:
-    for column, each in values.items():
-        for row in rows[each.is_null().to_numpy(zero_copy_only=False)].tolist():
-            rejects.setdefault(row, Reason(f"{column} is null, and is part of the key", Code.BAD_KEY, str(column)))
-
-
 # Canonical bytes
 
 
@@ -240,10 +244,6 @@ def _numbers(array: pa.Array, type_: pa.DataType) -> npt.NDArray[Any]:
     return found
 
 
-def _boolean(array: pa.Array) -> tuple[Tags, pa.Array]:
-    return ord("b"), _items(_numbers(array, pa.uint8()), array)
-
-
 def _integer(array: pa.Array) -> tuple[Tags, pa.Array]:
     if not pt.is_uint64(array.type):
         return ord("i"), _items(_numbers(array, pa.int64()).astype(">i8"), array)
@@ -286,7 +286,7 @@ def _time(array: pa.Array) -> tuple[Tags, pa.Array]:
 
 
 _ENCODERS: dict[str, Callable[[pa.Array], tuple[Tags, pa.Array]]] = {
-    "boolean": _boolean,
+    "boolean": lambda array: (ord("b"), _items(_numbers(array, pa.uint8()), array)),
     "integer": _integer,
     "float": _float,
     "decimal": _decimal,

@@ -1,50 +1,48 @@
-"""What the store of a pipeline file knows, for people: one event (`find`), and all of it (`stats`). Reads only."""
+"""What the store of a pipeline file knows, for people: one event (`find`), and the copies that were found. Reads only."""
 
 from __future__ import annotations
 
 import base64
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from landonce.config.dedup import OTHERS, Dedup
-from landonce.config.model import duration_words
 from landonce.dedup.chunks import VALUE, accepted_records, columns_of, decode_records
-from landonce.dedup.contents import Chunk
-from landonce.dedup.growth import DAY, Growth, growth, growth_words, size_words
 from landonce.dedup.ids import Coordinates, compute
-from landonce.dedup.marks import known_types
-from landonce.dedup.rule import HEADER, KAFKA_KEY, KeyColumn, KeyRule, key_rule, source_schema, with_doubles, with_type
+from landonce.dedup.rule import (
+    HEADER,
+    KAFKA_KEY,
+    KeyColumn,
+    KeyRule,
+    key_rule,
+    known_types,
+    source_schema,
+    with_doubles,
+    with_type,
+)
 from landonce.dedup.runs import look_up, place_of, shard_of
 from landonce.dedup.store import Scope, Store, StorePlace
-from landonce.dedup.tables import NEW
 from landonce.errors import ConfigError, Halt, NothingToDo, RunGone, TargetUnavailable, Transient
-from landonce.protocol.dedup import ListedRun
-from landonce.protocol.ranges import NO_END, Partition, Range
+from landonce.protocol.ranges import Partition, Range
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.record_columns import BYTES
-from landonce.read.schema.fields import ANY_RECORD, Field, Schema
+from landonce.read.schema.fields import ANY_RECORD, Schema
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts
 
 Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
+_UNCHANGED = "Nothing was changed."
 _LOOKS = 10
 """How often to read runs and chunks that others remove meanwhile."""
-
-
-def no_dedup() -> NothingToDo:
-    return NothingToDo(
-        "the file has no section `dedup`: its events have no keys.",
-        safe="Nothing was changed.",
-        command="write `dedup: {key: [FIELD, …]}` in {file}",
-    )
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,13 @@ class Kept:
 
     @staticmethod
     def of(parts: Parts) -> Kept:
-        config = parts.config
-        if config.dedup is None:
-            raise no_dedup()
-        place = StorePlace(config.store_place, config.dedup.scope or config.pipeline)
-        return Kept(parts, config.dedup, place.open())
+        if parts.config.dedup is None:
+            raise NothingToDo(
+                "the file has no section `dedup`: its events have no keys.",
+                safe=_UNCHANGED,
+                command="write `dedup: {key: [FIELD, …]}` in {file}",
+            )
+        return Kept(parts, parts.config.dedup, StorePlace.of(parts.config).open())
 
     @property
     def pipeline(self) -> str:
@@ -73,7 +73,7 @@ class Kept:
         if found is None:
             raise NothingToDo(
                 f"the store {self.store.database.place} has no scope {self.store.scope!r} yet.",
-                safe="Nothing was changed.",
+                safe=_UNCHANGED,
                 command="`landonce run {file}` makes it; if it was lost: landonce dedup rebuild {file}",
             )
         return found
@@ -117,7 +117,7 @@ def record_schema(parts: Parts) -> Schema:
         if declared is None:
             raise ConfigError(
                 f"the types of the key's fields are not known: {error.what}",
-                safe="Nothing was changed.",
+                safe=_UNCHANGED,
                 command="make the target reachable, or declare `source.kafka.schema` in {file}",
             ) from None
         return declared
@@ -150,28 +150,30 @@ class FoundEvent(NamedTuple):
     """None: nobody knows."""
 
 
-def look_again(look: Callable[[], Answer]) -> Answer:
-    """What is read of runs and chunks while pipelines run, which merge and remove them. If some are gone by the time that they are read: once
+def look_again(look: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """For what reads runs and chunks while pipelines run, which merge and remove them. If some are gone by the time that they are read: once
     more, as they are then."""
-    for _ in range(_LOOKS):
-        try:
-            return look()
-        except RunGone as gone:
-            what = gone.what
-    raise TargetUnavailable(f"{what} This happened {_LOOKS} times: stop the pipelines of the scope, or try again.")
+
+    @wraps(look)
+    def looked(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        for _ in range(_LOOKS):
+            try:
+                return look(*args, **kwargs)
+            except RunGone as gone:
+                what = gone.what
+        raise TargetUnavailable(f"{what} This happened {_LOOKS} times: stop the pipelines of the scope, or try again.")
+
+    return looked
 
 
+@look_again
 def find(kept: Kept, given: Sequence[str]) -> FoundEvent | None:
     """The event with this key. None: it was not accepted in the window."""
-    return look_again(lambda: _find(kept, given))
-
-
-def _find(kept: Kept, given: Sequence[str]) -> FoundEvent | None:
     scope, rule = kept.scope(), kept.rule
     if scope.rule != rule.fingerprint():
         raise ConfigError(
             f"the keys in the store were made by another rule: {scope.described}. The file says: {rule.describe()}.",
-            safe="Nothing was changed.",
+            safe=_UNCHANGED,
             command="put the old rule back, or: landonce dedup rekey {file}",
         )
     hi, lo = key_id(rule, key_fields(kept.source, rule), key_values(rule, given))
@@ -211,9 +213,6 @@ def key_values(rule: KeyRule, given: Sequence[str]) -> tuple[str, dict[KeyColumn
     return chosen, values
 
 
-_UNCHANGED = "Nothing was changed."
-
-
 def _name(column: KeyColumn) -> str:
     return "kafka_key" if column.kind == KAFKA_KEY else ".".join(column.path)
 
@@ -237,7 +236,7 @@ def key_id(rule: KeyRule, schema: Schema, key: tuple[str, dict[KeyColumn, str]])
             for name in column.path[:-1]:
                 place = place.setdefault(name, {})
             place[column.path[-1]] = _json_value(column, text)
-    renamed = {_wire_name(each): record[each.name] for each in schema.fields if each.name in record}
+    renamed = {(each.aliases or (each.name,))[0]: record[each.name] for each in schema.fields if each.name in record}
     rows = JsonDecoder(schema).decode(pa.array([json.dumps(renamed).encode()], pa.binary()))
     if rows.rejects:
         raise ConfigError(f"the key cannot be read: {rows.rejects[0].reason}.", safe=_UNCHANGED)
@@ -252,10 +251,6 @@ def key_id(rule: KeyRule, schema: Schema, key: tuple[str, dict[KeyColumn, str]])
     if ids.rejects:
         raise ConfigError(f"the key cannot be used: {ids.rejects[0]}.", safe=_UNCHANGED)
     return ids.hi, ids.lo
-
-
-def _wire_name(field: Field) -> str:
-    return field.aliases[0] if field.aliases else field.name
 
 
 def _json_value(column: KeyColumn, text: str) -> Any:
@@ -291,8 +286,10 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> FoundEvent:
     payload = None
     for chunk in store.chunks(pipeline, here):
         records = accepted_records(store, chunk, here)
-        if records.num_rows:
-            payload = payload_of(records)
+        if records.num_rows and VALUE in records.column_names:
+            payload = records.column(VALUE)[0].as_py()
+        elif records.num_rows:  # a row of a query
+            payload = json.dumps(columns_of(records).slice(0, 1).to_pylist()[0], default=str).encode()
     block = next((each for each in store.blocks(pipeline) if each.holds(partition, offset)), None)
     end = kept.sent(pipeline).get(partition)
     return FoundEvent(
@@ -305,13 +302,6 @@ def _located(kept: Kept, place: int, offset: int, at: int) -> FoundEvent:
         block.status if block is not None else "",
         offset < end if end is not None else None,
     )
-
-
-def payload_of(records: pa.Table) -> bytes | None:
-    """Of the first of these records; of a query's row, its columns as JSON."""
-    if VALUE in records.column_names:
-        return records.column(VALUE)[0].as_py()  # type: ignore[no-any-return]
-    return json.dumps(columns_of(records).slice(0, 1).to_pylist()[0], default=str).encode()
 
 
 def moment(seconds: float) -> str:
@@ -359,154 +349,3 @@ def _coordinates(partition: Partition | None, offset: int) -> dict[str, Any]:
     """Without a topic, if no pipeline of the scope knows it any more."""
     topic, number = (partition.topic, partition.number) if partition is not None else (None, None)
     return {"topic": topic, "partition": number, "offset": offset}
-
-
-# All of it.
-
-
-@dataclass(frozen=True)
-class WaitingEvents:
-    """The accepted events of one partition whose payloads the store keeps."""
-
-    pipeline: str
-    partition: Partition
-    accepted: int
-    waiting: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Stats:
-    """A scope in numbers."""
-
-    place: str
-    name: str
-    scope: Scope
-    runs: tuple[ListedRun, ...]
-    partitions: tuple[WaitingEvents, ...]
-    blocks: Mapping[str, tuple[int, int]]
-    """By status: how many, and how many events they hold."""
-    bytes: Mapping[str, int]
-    growth: Growth | None
-
-    @property
-    def keys(self) -> int:
-        return sum(run.rows for run in self.runs)
-
-    def buckets(self) -> list[tuple[int, int, int]]:
-        """(begins at, keys, runs), the oldest first."""
-        found: dict[int, list[int]] = {}
-        for run in self.runs:
-            found.setdefault(run.bucket, []).append(run.rows)
-        return [(bucket * self.scope.bucket, sum(rows), len(rows)) for bucket, rows in sorted(found.items())]
-
-
-def stats(kept: Kept) -> Stats:
-    """Everything that `landonce dedup stats` shows."""
-    return look_again(lambda: _stats(kept))
-
-
-def _stats(kept: Kept) -> Stats:
-    store, scope = kept.store, kept.scope()
-    runs = tuple(run for each in store.shards(range(scope.shards)).values() for run in each.runs)
-    partitions: list[WaitingEvents] = []
-    blocks: dict[str, tuple[int, int]] = {}
-    for pipeline in store.pipelines():
-        partitions += _waiting(store, pipeline, store.chunks(pipeline), kept.sent(pipeline))
-        for each in store.blocks(pipeline):
-            count, records = blocks.get(each.status, (0, 0))
-            blocks[each.status] = count + 1, records + each.records
-    return Stats(
-        place=store.database.place,
-        name=store.scope,
-        scope=scope,
-        runs=runs,
-        partitions=tuple(partitions),
-        blocks=blocks,
-        bytes=store.table_bytes(),
-        growth=growth(scope, runs, store.recent(int(time.time()) - DAY), kept.dedup, time.time()),
-    )
-
-
-def _waiting(
-    store: Store, pipeline: str, chunks: Iterable[Chunk], sent: Mapping[Partition, int]
-) -> list[WaitingEvents]:
-    found: dict[Partition, WaitingEvents] = {}
-    for chunk in chunks:
-        partition = Partition(chunk.topic, chunk.partition)
-        end = sent.get(partition, 0)
-        left = 0 if chunk.last < end else chunk.accepted
-        if chunk.first < end <= chunk.last:
-            left = accepted_records(store, chunk, Range(partition, end, NO_END)).num_rows
-        before = found.get(partition, WaitingEvents(pipeline, partition, 0, 0, 0))
-        found[partition] = WaitingEvents(
-            pipeline, partition, before.accepted + chunk.accepted, before.waiting + left, before.bytes + chunk.size
-        )
-    return [found[each] for each in sorted(found)]
-
-
-def lines_of(found: Stats) -> list[str]:
-    """The numbers in words."""
-    scope, new = found.scope, found.blocks.get(NEW, (0, 0))
-    waiting = sum(each.waiting for each in found.partitions)
-    lines = [
-        f"scope {found.name} in {found.place}",
-        f"key: {scope.described}",
-        f"{scope.accepted:,} accepted, {scope.copies:,} copies, {scope.seen_again:,} seen again (a topic that was read again)",
-        f"{waiting:,} events wait to be sent; stored blocks: {new[0]:,} NEW, "
-        f"{sum(count for status, (count, _) in found.blocks.items() if status != NEW):,} SENT",
-        f"window: {duration_words(scope.ttl)}, in steps of {duration_words(scope.bucket)}; "
-        + (f"keys from before {moment(scope.horizon / 1000)} are gone" if scope.horizon else "no key has expired yet"),
-        f"{found.keys:,} keys in {len(found.runs)} runs of {scope.shards} shards",
-        *(f"  accepted since {moment(begin)}: {keys:,} keys in {runs} runs" for begin, keys, runs in found.buckets()),
-        *(
-            f"  {each.partition}: {each.accepted:,} events are kept ({size_words(each.bytes)}), {each.waiting:,} of them wait"
-            for each in found.partitions
-        ),
-        *(f"  table {name}: {size_words(size)}" for name, size in found.bytes.items()),
-    ]
-    if found.growth is not None:
-        lines.append(growth_words(found.growth))
-    return lines
-
-
-def document_of(found: Stats) -> dict[str, Any]:
-    """The same for scripts."""
-    scope = found.scope
-    return {
-        "scope": found.name,
-        "store": found.place,
-        "rule": scope.described,
-        "accepted": scope.accepted,
-        "copies": scope.copies,
-        "seen_again": scope.seen_again,
-        "waiting": sum(each.waiting for each in found.partitions),
-        "blocks": {status: {"blocks": count, "events": events} for status, (count, events) in found.blocks.items()},
-        "ttl_s": scope.ttl,
-        "bucket_s": scope.bucket,
-        "horizon": moment(scope.horizon / 1000) if scope.horizon else None,
-        "shards": scope.shards,
-        "runs": len(found.runs),
-        "keys": found.keys,
-        "buckets": [{"since": moment(begin), "keys": keys, "runs": runs} for begin, keys, runs in found.buckets()],
-        "partitions": [
-            {
-                "pipeline": each.pipeline,
-                "topic": each.partition.topic,
-                "partition": each.partition.number,
-                "kept": each.accepted,
-                "waiting": each.waiting,
-                "bytes": each.bytes,
-            }
-            for each in found.partitions
-        ],
-        "bytes": dict(found.bytes),
-        "growth": None
-        if found.growth is None
-        else {
-            "events_per_second": found.growth.per_second,
-            "keys": found.growth.keys,
-            "mapped_bytes": found.growth.key_bytes,
-            "disk_bytes": found.growth.disk,
-        },
-    }

@@ -28,12 +28,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from landonce.config.dedup import RECORD_TYPE
-from landonce.dedup.chunks import MOST, StoredSequence, accepted_records, encode_records, headers_of
+from landonce.dedup.chunks import MOST, StoredSequence, accepted_records, encode_records, records_table
 from landonce.dedup.contents import Chunk
 from landonce.dedup.ids import Coordinates, compute
 from landonce.dedup.look import Kept, key_fields, look_again
 from landonce.dedup.rekey import Known, ids_of, now, refuse_unknown, swap, written
-from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED, has_narrow_floats
+from landonce.dedup.rule import HEADER, KAFKA_KEY, PUSHED, with_doubles
 from landonce.dedup.runs import Keys, first_of_each, first_seen_of, look_up, place_of, sort_ids
 from landonce.dedup.store import Replacement, Scope
 from landonce.engine import dead_letters
@@ -47,7 +47,7 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, Start, bind
 from landonce.protocol.target import TargetView
 from landonce.read.decoding import decoder_of
-from landonce.read.kafka.records import read, read_headers
+from landonce.read.kafka.records import read
 from landonce.sinks.audit import LAST, Held, HeldTables, Offsets
 from landonce.sinks.operations import UNCHANGED, Operations
 
@@ -55,6 +55,12 @@ _LARGE = 2**30
 _SURE = ("string", "integer", "boolean")
 """Kinds of key parts whose values a table returns as the record had them, without a record to compare with."""
 _EMPTY = np.empty(0, np.int64)
+_RECORD = np.dtype(
+    [("hi", "u8"), ("lo", "u8"), ("place", "i8"), ("offset", "i8"), ("timestamp", "i8"), ("held", "?"), ("open", "?")]
+)
+"""A record with an id. `place`: which of the partitions. `held`: it is in the target. `open`: it may be an event that is in neither place."""
+TopicRecords = npt.NDArray[np.void]
+"""Rows of `_RECORD`."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +82,6 @@ class FoundPartition:
     """Where the accept pipeline goes on."""
     start: int
     """Where the topic begins."""
-
-
-@dataclass(frozen=True)
-class TopicRecords:
-    """Records of the topics, by id."""
-
-    hi: npt.NDArray[np.uint64]
-    lo: npt.NDArray[np.uint64]
-    place: npt.NDArray[np.int64]
-    """Which of the partitions."""
-    offset: Offsets
-    timestamp: Offsets
-    held: npt.NDArray[np.bool_]
-    open: npt.NDArray[np.bool_]
-    """It may be an event that is in neither place."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +153,9 @@ class Rebuilding:
             )
 
 
+@look_again
 def prepare(kept: Kept, operations: Operations) -> Rebuilding:
     """Reads the target and the topics. Changes nothing."""
-    return look_again(lambda: _prepare(kept, operations))
-
-
-def _prepare(kept: Kept, operations: Operations) -> Rebuilding:
     parts, rule = kept.parts, kept.rule
     state, view = parts.ledger.load(), parts.source()
     state = None if state is None or state.fresh else state
@@ -193,7 +181,7 @@ def _prepare(kept: Kept, operations: Operations) -> Rebuilding:
         runs = tuple(run for each in shards.values() for run in each.runs)
         judged, unseen = _read(kept, found, settled)
         from_table, unknown = _from_columns(kept, held, found, _without_key(kept, found, unseen, runs), judged)
-        keys, missing = _judge(kept, found, _joined([judged, *from_table]), runs)
+        keys, missing = _judge(kept, found, np.concatenate([judged, *from_table]), runs)
         return Rebuilding(
             state=state,
             view=view,
@@ -340,19 +328,9 @@ def _settled(state: LedgerState | None, there: frozenset[int]) -> Settled:
 
 def _records(kept: Kept, partition: Partition, first: int, end: int) -> Iterator[pa.Table]:
     """The records of the topic as the store keeps them."""
-    if first >= end:
-        return
-    for some in read((Range(partition, first, end),), kept.parts.consumer):
-        messages = some.messages
-        yield pa.table(
-            {
-                "offset": some.offsets,
-                "timestamp": pa.array([each.timestamp()[1] for each in messages], pa.int64()),
-                "key": pa.array([each.key() for each in messages], pa.binary()),
-                "value": some.values,
-                "headers": headers_of(list(map(read_headers, messages))),
-            }
-        )
+    if first < end:
+        for some in read((Range(partition, first, end),), kept.parts.consumer):
+            yield records_table(some.messages)
 
 
 def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tuple[TopicRecords, list[Offsets]]:
@@ -363,8 +341,7 @@ def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tu
         decoder_of(source, kept.parts.decoding),
     )
     letters = _letters(kept)
-    parts: list[TopicRecords] = []
-    unseen: list[Offsets] = []
+    parts, unseen = [np.empty(0, _RECORD)], []
     for place, each in enumerate(found):
         below, ranges = settled.get(each.partition, (0, ()))
         seen = [_EMPTY]
@@ -381,20 +358,12 @@ def _read(kept: Kept, found: tuple[FoundPartition, ...], settled: Settled) -> tu
                 fit = np.zeros(len(offsets), np.bool_)
                 fit[whole(records.column("value").combine_chunks(), StoredSequence(records)).kept] = True
                 is_open &= fit
-            mine = (held & made.valid) | is_open
-            parts.append(
-                TopicRecords(
-                    made.hi[mine],
-                    made.lo[mine],
-                    np.full(int(mine.sum()), place, np.int64),
-                    offsets[mine],
-                    records.column("timestamp").to_numpy()[mine],
-                    held[mine],
-                    is_open[mine],
-                )
-            )
+            rows = np.empty(len(offsets), _RECORD)
+            rows["hi"], rows["lo"], rows["place"], rows["offset"] = made.hi, made.lo, place, offsets
+            rows["timestamp"], rows["held"], rows["open"] = records.column("timestamp").to_numpy(), held, is_open
+            parts.append(rows[(held & made.valid) | is_open])
         unseen.append(np.setdiff1d(each.held, np.concatenate(seen), assume_unique=True))
-    return _joined(parts), unseen
+    return np.concatenate(parts), unseen
 
 
 def _letters(kept: Kept) -> dict[Partition, Offsets]:
@@ -405,14 +374,6 @@ def _letters(kept: Kept) -> dict[Partition, Offsets]:
         for letter in dead_letters.committed(each, kept.pipeline) if each.is_dir() else ():
             found.setdefault(Partition(letter["topic"], int(letter["partition"])), []).append(int(letter["offset"]))
     return {partition: np.array(offsets, np.int64) for partition, offsets in found.items()}
-
-
-def _joined(parts: list[TopicRecords]) -> TopicRecords:
-    if not parts:
-        empty, none = np.empty(0, np.uint64), np.empty(0, np.bool_)
-        return TopicRecords(empty, empty, _EMPTY, _EMPTY, _EMPTY, none, none)
-    names = ("hi", "lo", "place", "offset", "timestamp", "held", "open")
-    return TopicRecords(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 
 
 def _without_key(
@@ -434,7 +395,7 @@ def _from_columns(
     fields = [column for column in rule.columns if column.kind not in (KAFKA_KEY, HEADER)]
     fields = [column for column in fields if column.path != (RECORD_TYPE,)]
     plain = len(fields) == len(rule.columns) and all(len(each.path) == 1 for each in fields)
-    plain = plain and not has_narrow_floats(kept.columns, rule)  # the table has rounded them
+    plain = plain and with_doubles(kept.columns, rule) == kept.columns  # else the table has rounded the key's floats
     if not count or not plain or kept.parts.config.transform.select or rule.on_null == "unique":
         return [], count
     sure = all(each.kind in _SURE for each in fields)
@@ -443,22 +404,19 @@ def _from_columns(
     for place, (each, offsets) in enumerate(zip(found, unseen, strict=True)):
         if not len(offsets):
             continue
-        mine = np.flatnonzero((judged.place == place) & judged.held)[:1000]
-        compared = judged.offset[mine]
+        mine = judged[(judged["place"] == place) & judged["held"]][:1000]
+        compared = mine["offset"]
         wanted = np.union1d(offsets, compared)
         some = _column_ids(kept, held, each, place, wanted, names)
         if not len(compared) and not sure:
             continue
-        at = np.searchsorted(some.offset, compared)
-        if len(compared) and not (
-            len(some.offset) == len(wanted)
-            and (some.hi[at] == judged.hi[mine]).all()
-            and (some.lo[at] == judged.lo[mine]).all()
-        ):
-            continue
-        new = np.isin(some.offset, offsets)
-        count -= int(new.sum())
-        made.append(TopicRecords(*(getattr(some, name)[new] for name in TopicRecords.__dataclass_fields__)))
+        if len(compared):
+            at = np.searchsorted(some["offset"], compared)
+            if len(some) != len(wanted) or (some[["hi", "lo"]][at] != mine[["hi", "lo"]]).any():
+                continue
+        new = some[np.isin(some["offset"], offsets)]
+        count -= len(new)
+        made.append(new)
     return made, count
 
 
@@ -476,22 +434,13 @@ def _column_ids(
         )
     rows = pa.concat_tables(tables).combine_chunks() if tables else pa.table({"_offset": pa.array([], pa.int64())})
     if not rows.num_rows:
-        return _joined([])
+        return np.empty(0, _RECORD)
     offsets, first = np.unique(rows.column("_offset").to_numpy(), return_index=True)
     rows = rows.take(pa.array(first)).combine_chunks()
     ids = compute(kept.rule, rows, None, {}, Coordinates(each.label.topic, each.label.number, offsets))
-    good = np.ones(len(offsets), np.bool_)
-    good[list(ids.rejects)] = False
-    count = int(good.sum())
-    return TopicRecords(
-        ids.hi[good],
-        ids.lo[good],
-        np.full(count, place, np.int64),
-        offsets[good],
-        np.zeros(count, np.int64),
-        np.ones(count, np.bool_),
-        np.zeros(count, np.bool_),
-    )
+    found = np.zeros(len(offsets), _RECORD)
+    found["hi"], found["lo"], found["place"], found["offset"], found["held"] = ids.hi, ids.lo, place, offsets, True
+    return found[ids.valid]
 
 
 def _judge(
@@ -500,16 +449,17 @@ def _judge(
     """One key per id, and the events that are in neither place. Of an event that a restored store knows, only the record from which it was
     accepted may be missing."""
     places = np.array([place_of(each.label.topic, each.label.number) for each in found], np.uint64)
-    by_id = sort_ids(all_.hi, all_.lo)
-    known, original = np.zeros(len(by_id), np.bool_), np.zeros(len(by_id), np.bool_)
-    opened = map(kept.store.keys_of, runs)
-    there, seen = look_up(opened, all_.hi[by_id], all_.lo[by_id])
+    by_id = sort_ids(all_["hi"], all_["lo"])
+    known, original = np.zeros(len(all_), np.bool_), np.zeros(len(all_), np.bool_)
+    there, seen = look_up(map(kept.store.keys_of, runs), all_["hi"][by_id], all_["lo"][by_id])
     at = by_id[there]
-    known[at], original[at] = True, (seen["place"] == places[all_.place[at]]) & (seen["offset"] == all_.offset[at])
-    order = sort_ids(all_.hi, all_.lo, ~all_.held, ~original, all_.timestamp, all_.place, all_.offset)
-    hi, lo, place, offset = all_.hi[order], all_.lo[order], all_.place[order], all_.offset[order]
+    known[at] = True
+    original[at] = (seen["place"] == places[all_["place"][at]]) & (seen["offset"] == all_["offset"][at])
+    coordinates = (all_[name] for name in ("timestamp", "place", "offset"))
+    order = sort_ids(all_["hi"], all_["lo"], ~all_["held"], ~original, *coordinates)
+    hi, lo, place, offset = (all_[name][order] for name in ("hi", "lo", "place", "offset"))
     first = first_of_each(hi, lo)
-    missing = first & ~all_.held[order] & (original | ~known)[order]
+    missing = first & ~all_["held"][order] & (original | ~known)[order]
     new = first & ~known[order]
     keys = Keys(hi[new], lo[new], first_seen_of(places[place[new]], offset[new], int(time.time())))
     by_partition = {each.partition: np.sort(offset[missing & (place == number)]) for number, each in enumerate(found)}
@@ -572,13 +522,12 @@ def _fence(kept: Kept, operations: Operations, new: Rebuilding, owner: str, note
         changed = taken(state, owner)
         if state.pending is not None and sink.finds_rows:
             changed = replace(changed, pending=None)
-            held = operations.ahead(state, (), [each.partition for each in new.found])
 
             def ask() -> TargetView:
                 return operations.ahead(state, (), [each.partition for each in new.found])
 
             try:
-                operations.give_up(state.pending, held, ask)
+                operations.give_up(state.pending, ask(), ask)
             except PlanPending:
                 raise _changed() from None
         kept.parts.ledger.change(state, changed, note)

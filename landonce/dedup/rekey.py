@@ -109,12 +109,9 @@ class Rekeying:
         refuse_unknown(self.unknown, forget_unknown=forget_unknown)
 
 
+@look_again
 def prepare(kept: Kept) -> Rekeying:
     """Computes all new ids. Changes nothing."""
-    return look_again(lambda: _prepare(kept))
-
-
-def _prepare(kept: Kept) -> Rekeying:
     store, scope, rule = kept.store, kept.scope(), kept.rule
     if scope.rule == rule.fingerprint():
         raise NothingToDo(
@@ -167,16 +164,12 @@ def _without_run(scope: Scope, accepted_at: int, bucket: Any, at: Any, there: An
 def carry_out(kept: Kept, new: Rekeying, owner: str, *, forget_unknown: bool) -> None:
     """Writes the new runs and swaps them in."""
     new.refuse(forget_unknown=forget_unknown)
-    runs = [
-        run
-        for bucket, keys in new.buckets.items()
-        for run in written(
-            kept.store, keys, bucket, new.scope.shards, [each for one in new.shards.values() for each in one.runs]
-        )
-    ]
+    store, shards = kept.store, new.scope.shards
+    old = [run for each in new.shards.values() for run in each.runs]
+    runs = [run for bucket, keys in new.buckets.items() for run in written(store, keys, bucket, shards, old)]
     note = Note(now(), "dedup rekey", " ".join((*new.words(), *new.costs())))
     swap(
-        kept.store,
+        store,
         Replacement(
             seen={number: each.version for number, each in new.shards.items()},
             rule=new.scope.rule,
@@ -189,7 +182,7 @@ def carry_out(kept: Kept, new: Rekeying, owner: str, *, forget_unknown: bool) ->
             new_rule=(new.rule.fingerprint(), new.rule.describe()),
         ),
     )
-    kept.store.forget_runs(run for each in new.shards.values() for run in each.runs)
+    store.forget_runs(old)
 
 
 def refuse_unknown(unknown: int, *, forget_unknown: bool) -> None:
@@ -266,13 +259,11 @@ class Known:
         """Bucket and time of acceptance of events of one partition, and which of them have a key."""
         begin, end = self.ranges.get(int(events["place"][0]) if len(events) else 0, (0, 0))
         offsets = self.first_seen["offset"][begin:end]
-        at = np.searchsorted(offsets, events["offset"])
-        inside = np.minimum(at, max(end - begin - 1, 0))
-        there = (offsets[inside] == events["offset"]) if end > begin else np.zeros(len(events), np.bool_)
-        index = begin + inside
-        if end <= begin:
-            return np.zeros(len(events), np.int64), np.zeros(len(events), np.uint32), there
-        return self.bucket[index], self.first_seen["at"][index], there
+        if not len(offsets):
+            count = len(events)
+            return np.zeros(count, np.int64), np.zeros(count, np.uint32), np.zeros(count, np.bool_)
+        at = np.minimum(np.searchsorted(offsets, events["offset"]), len(offsets) - 1)
+        return self.bucket[begin + at], self.first_seen["at"][begin + at], offsets[at] == events["offset"]
 
 
 def _all_ids(
@@ -303,9 +294,7 @@ def _ids_of_rows(records: pa.Table, rule: KeyRule, label: Partition) -> _Ids:
     except (KeyError, ValueError):
         nothing, none = np.zeros(count, np.uint64), np.zeros(count, np.bool_)
         return _Ids(nothing, nothing, seen, bucket, none, none)
-    valid = np.ones(count, np.bool_)
-    valid[list(ids.rejects)] = False
-    return _Ids(ids.hi, ids.lo, seen, bucket, valid, np.ones(count, np.bool_))
+    return _Ids(ids.hi, ids.lo, seen, bucket, ids.valid, np.ones(count, np.bool_))
 
 
 def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partition) -> _Ids:
@@ -323,11 +312,9 @@ def ids_of(records: pa.Table, rule: KeyRule, decode_values: Any, label: Partitio
         {name: last_headers([listed[at] for at in kept.tolist()], name) for name in rule.headers},
         Coordinates(label.topic, label.number, offsets[kept]),
     )
-    good = np.ones(len(kept), np.bool_)
-    good[list(ids.rejects)] = False
-    hi, lo, valid = np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_)
-    readable = np.zeros(count, np.bool_)
-    hi[kept], lo[kept], valid[kept], readable[kept] = ids.hi, ids.lo, good, True
+    hi, lo = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    valid, readable = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    hi[kept], lo[kept], valid[kept], readable[kept] = ids.hi, ids.lo, ids.valid, True
     seen = first_seen_of(place_of(label.topic, label.number), offsets, 0)
     return _Ids(hi, lo, seen, np.zeros(count, np.int64), valid, readable)
 

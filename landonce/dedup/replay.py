@@ -24,16 +24,16 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from landonce.dedup.accept import require_rule
-from landonce.dedup.chunks import headers_of, opened
+from landonce.dedup.chunks import opened, records_table
 from landonce.dedup.comparing import scratch_of
 from landonce.dedup.look import Kept, key_fields
-from landonce.dedup.operate import accepting_ledger, place_of_store
+from landonce.dedup.pipelines import accepting_ledger, pushing_parts, refuse_target
 from landonce.dedup.rekey import ids_of
-from landonce.dedup.run import PushObserver, pushing_parts, refuse_target
+from landonce.dedup.run import PushObserver
 from landonce.dedup.runs import FIRST_SEEN, Keys, look_up, shard_of
+from landonce.dedup.store import StorePlace
 from landonce.engine import dead_letters
 from landonce.engine.dead_letters import Place
 from landonce.engine.driver import Driver
@@ -65,10 +65,9 @@ def replay_letters(config: Pipeline, replay: Replay, *, observer: Observer) -> D
         if (state := ledger.load()) is not None:
             ledger.change(state, taken(state, uuid.uuid4().hex))
         replay.events = AcceptedEvents(kept)
-        place = place_of_store(parts)
-        store = opened(place)
+        store = opened(StorePlace.of(config))
         pushed = PushObserver(observer, store, config.pipeline, kept.dedup.keep_sent, config.stall)
-        return land_letters(pushing_parts(parts, place), replay, pushed)
+        return land_letters(pushing_parts(parts), replay, pushed)
 
 
 def refuse_unaccepted(config: Pipeline, filters: Filters) -> None:
@@ -125,7 +124,10 @@ class AcceptedEvents:
         by_partition: dict[Partition, list[Entry]] = defaultdict(list)
         for each in letters:
             by_partition[Partition(each["topic"], each["partition"])].append(each)
-        made = [ids_of(_records(entries), rule, decode, label) for label, entries in by_partition.items()]
+        made = [
+            ids_of(records_table([LetterRecord(each) for each in entries]), rule, decode, label)
+            for label, entries in by_partition.items()
+        ]
         places = [dead_letters.place_of(each) for entries in by_partition.values() for each in entries]
         return _Found(
             places,
@@ -144,17 +146,3 @@ class _Found(NamedTuple):
     lo: npt.NDArray[np.uint64]
     first_seen: npt.NDArray[np.void]
     valid: npt.NDArray[np.bool_]
-
-
-def _records(letters: Sequence[Entry]) -> pa.Table:
-    """As chunks hold records."""
-    records = [LetterRecord(each) for each in letters]
-    return pa.table(
-        {
-            "offset": pa.array([each.offset() for each in records], pa.int64()),
-            "timestamp": pa.array([each.timestamp()[1] for each in records], pa.int64()),
-            "key": pa.array([each.key() for each in records], pa.binary()),
-            "value": pa.array([each.value() for each in records], pa.binary()),
-            "headers": headers_of([each.headers() for each in records]),
-        }
-    )

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -21,6 +21,7 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.decoding import Decoding
 from landonce.read.formats import RecordType
 from landonce.read.record_columns import record_fields
+from landonce.read.sample import first_records
 from landonce.read.schema.fields import (
     ANY_RECORD,
     ConversionRule,
@@ -33,6 +34,9 @@ from landonce.read.schema.fields import (
     spelled,
 )
 from landonce.sinks.audit import RowRecipe
+
+if TYPE_CHECKING:
+    from landonce.sinks.parts import Parts
 
 FORMAT = 1
 """Increased whenever the same key gets another id."""
@@ -89,11 +93,6 @@ def with_doubles(schema: Schema, rule: KeyRule) -> Schema:
     return replace(
         schema, fields=tuple(replace(each, type=_doubled(each.type, (each.name,), paths)) for each in schema.fields)
     )
-
-
-def has_narrow_floats(schema: Schema, rule: KeyRule) -> bool:
-    """Whether the key has floats that these columns round."""
-    return with_doubles(schema, rule) != schema
 
 
 def _doubled(type_: pa.DataType, path: Path, paths: Sequence[Path]) -> pa.DataType:
@@ -194,7 +193,15 @@ def key_rule(
 ) -> KeyRule:
     """The rule of a pipeline file for records with this schema, or a `ConfigError` that names the field at fault. `types`: what schemas say of
     the types of records, if the file leaves the key to them."""
-    rule = replace(_key_rule(with_marks(config, schema, types), schema), marked=config.marked)
+    parts_of = with_marks(config, schema, types).keys
+    keys = tuple((name, tuple(_column(part, schema) for part in parts)) for name, parts in parts_of.items())
+    by = _field(config.by, schema) if config.by is not None else None
+    if by is not None and by.kind not in _CHOOSING:
+        raise ConfigError(
+            f"dedup: by names {config.by!r}, which is {'an' if by.kind[0] in 'aeio' else 'a'} {by.kind}. "
+            f"The field that chooses the rule must be text, a whole number or a boolean."
+        )
+    rule = KeyRule(keys, by, config.on_null, marked=config.marked)
     return replace(rule, reading=_reading(rule, decoding)) if decoding is not None else rule
 
 
@@ -204,6 +211,27 @@ def key_rule(
 #     the fields of the rule, in order     is judged by the rule, whatever else changed in the schema
 #     other fields, or none                ends the run with `KeyRuleChanged`
 #     (its type has no rule)               is a dead letter, or judged by the rule `*`
+
+
+def known_types(parts: Parts) -> tuple[RecordType, ...]:
+    """What schemas say of the key. Nothing, if the file says it itself.
+
+    Schemas in files are all that there are. With a registry, the schemas of some records say it; if these are not enough, the newest ones of
+    the subjects in which producers register the schemas of these topics.
+    """
+    dedup, format_ = parts.config.dedup, parts.decoding.format
+    if dedup is None or not dedup.marked:
+        return ()
+    found = format_.types((), ())
+    if not found:
+        values = [each.value for each in first_records(parts.source(), parts.consumer)]
+        found = format_.types(values, ())
+        if lacking := [name for name in dedup.marked if not any(name in ("", each.name) for each in found)]:
+            # By the ways in which producers name subjects: by the topic, by the topic and the type, by the type.
+            topics = [topic for topic, _ in parts.source().topic_ids]
+            named = [subject for name in lacking if name for topic in topics for subject in (f"{topic}-{name}", name)]
+            found = format_.types(values, list(dict.fromkeys([*(f"{topic}-value" for topic in topics), *named])))
+    return found
 
 
 def with_marks(config: Dedup, schema: Schema, types: Sequence[RecordType]) -> Dedup:
@@ -287,19 +315,6 @@ def _reading(rule: KeyRule, decoding: Decoding) -> str:
     return json.dumps([written, converted]) if written or converted else ""
 
 
-def _key_rule(config: Dedup, schema: Schema) -> KeyRule:
-    made = tuple((name, tuple(_column(part, schema) for part in parts)) for name, parts in config.keys.items())
-    if config.by is None:
-        return KeyRule(made, None, config.on_null)
-    by = _field(config.by, schema)
-    if by.kind not in _CHOOSING:
-        raise ConfigError(
-            f"dedup: by names {config.by!r}, which is {_article(by.kind)}. "
-            f"The field that chooses the rule must be text, a whole number or a boolean."
-        )
-    return KeyRule(made, by, config.on_null)
-
-
 def _column(part: KeyPart, schema: Schema) -> KeyColumn:
     if part.field is not None:
         return _field(part.field, schema)
@@ -328,7 +343,3 @@ def _there(above: Iterable[str], type_: pa.DataType) -> str:
     if not pt.is_struct(type_):
         return f"{path!r} has no fields: its type is {spelled(type_)}."
     return f"There are: {', '.join('.'.join([*([path] if path else []), each.name]) for each in type_)}."
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeio" else f"a {kind}"

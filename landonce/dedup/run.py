@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from landonce.config.dedup import Dedup
-from landonce.config.model import MOST_BLOCK_ROWS, Batch, Transform
-from landonce.config.start import KafkaStart
-from landonce.dedup.accept import AcceptSink, OpenAccept, for_a_while
-from landonce.dedup.chunks import StoredRecords, StoredTopics, opened
-from landonce.dedup.marks import known_types
-from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, with_doubles
+from landonce.dedup.accept import OpenAccept, for_a_while
+from landonce.dedup.chunks import StoredTopics, opened
+from landonce.dedup.pipelines import accepting_parts, pushing_parts, refuse_target
+from landonce.dedup.rule import accepted_schema, known_types
 from landonce.dedup.store import Store, StorePlace
 from landonce.engine import pipeline
 from landonce.engine.driver import Driver
@@ -31,7 +29,6 @@ from landonce.engine.pipeline import RunSession, driver_for, opened_sink, requir
 from landonce.engine.spark.session import is_remote
 from landonce.engine.waiting import Waiting
 from landonce.errors import (
-    ConfigError,
     Fenced,
     LandonceError,
     LedgerSetBack,
@@ -45,14 +42,9 @@ from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import Code, Reasons, merged
 from landonce.protocol.steps import Effect
-from landonce.read.decoding import Decoding
-from landonce.read.formats import RecordType
-from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink
-from landonce.sinks.declared import declared_schema
 from landonce.sinks.parts import Parts, open_parts
 from landonce.sinks.pipeline_file import Pipeline
-from landonce.sinks.snapshot import TableLedger
 
 _POLL = 0.1
 _CLEAN_EVERY = 30.0
@@ -138,25 +130,19 @@ def both_drivers(
     """The two drivers, ready to run."""
     config = parts.config
     refuse_target(parts)
-    place = StorePlace(config.store_place, dedup.scope or config.pipeline)
+    place = StorePlace.of(config)
     store = opened(place)
     store.require_shared(remote=is_remote(config.spark))
-    pushing = pushing_parts(parts, place)
+    pushing = pushing_parts(parts)
     pushed = PushObserver(observer, store, config.pipeline, dedup.keep_sent, config.stall)
     with ExitStack() as stack:
         target = stack.enter_context(opened_sink(pushing, session, observer, waiting))
-        push = driver_for(
-            pushing,
-            target,
-            session,
-            pushed,
-            once=False,
-            topics=StoredTopics(place, config.pipeline),
-        )
-        push.pace.paced = pushes_whole(pushing)
+        topics = StoredTopics(place, config.pipeline)
+        push = driver_for(pushing, target, session, pushed, once=False, topics=topics)
+        push.pace.paced = not parts.sink.commits_batches
         pushed.stopping = push.stopping
         types = waiting.until(lambda: known_types(parts))
-        accepting = accepting_parts(parts, dedup, place, accepted_schema(target.recipe, dedup, types), types)
+        accepting = accepting_parts(parts, dedup, accepted_schema(target.recipe, dedup, types), types)
         accepted = stack.enter_context(opened_sink(accepting, session, observer, waiting))
         if not isinstance(accepted, OpenAccept):
             raise TypeError("the store opens itself as `OpenAccept`")
@@ -166,96 +152,6 @@ def both_drivers(
         accepted.taken = both.compare
         accepted.sent_up_to = pushed.up_to = both.sent_up_to
         yield both
-
-
-def refuse_target(parts: Parts) -> None:
-    """Raises for a target that could not tell a stored block that it has from one that it lacks."""
-    if parts.sink.changes_rows:
-        raise ConfigError("dedup: the sink changes rows by a key, and `dedup` is for events that are only added.")
-    if parts.sink.commits_batches and not parts.config.own_ledger:
-        raise ConfigError(
-            "ledger: with `dedup`, the table must keep the position itself, in the commits that add the rows: with a ledger elsewhere, a batch "
-            "that was committed and not recorded would land twice.",
-            safe="Nothing was read or written.",
-            command="remove `ledger` from {file}; if the store is in that database, name it in `dedup.store`",
-        )
-
-
-def pushing_parts(parts: Parts, place: StorePlace) -> Parts:
-    """The ends of the pipeline that pushes: its workers read from the store."""
-    config = pushing_config(parts.config)
-    if pushes_whole(parts) and not parts.sink.applies_changes:  # a function has said how long a block takes it
-        config = config.model_copy(update={"batch": one_block(config.batch)})
-    return replace(parts, config=config, stored=StoredRecords(place, config.pipeline))
-
-
-def pushes_whole(parts: Parts) -> bool:
-    """Whether each block is an insert of its own, so that landonce makes few of them. What commits atomically has one commit per batch,
-    whatever its blocks are."""
-    return not parts.sink.commits_batches
-
-
-def one_block(batch: Batch) -> Batch:
-    """Of which a batch is one block of each table, as large as one insert can be. A file that names `block_rows` says otherwise."""
-    if "block_rows" in batch.model_fields_set:
-        return batch
-    rows = min(batch.max_rows, MOST_BLOCK_ROWS)
-    return batch.model_copy(
-        update={"max_rows": rows, "block_rows": rows, "max_bytes": min(batch.max_bytes, batch.block_bytes)}
-    )
-
-
-def pushing_config(config: Pipeline) -> Pipeline:
-    """Its dead letters have a folder of their own: both drivers number their batches by themselves. It begins where accepting began."""
-    dead = config.dead_letters.model_copy(update={"path": config.dead_letters.path / PUSHED})
-    kafka = config.source.kafka.model_copy(update={"start": KafkaStart()})
-    source = config.source.model_copy(update={"kafka": kafka})
-    return config.model_copy(update={"dead_letters": dead, "source": source})
-
-
-def accept_sink(
-    dedup: Dedup,
-    place: StorePlace,
-    pipeline: str,
-    source: Schema,
-    declared: Schema | None = None,
-    decoding: Decoding | None = None,
-    types: Sequence[RecordType] = (),
-    *,
-    of_query: bool = False,
-) -> AcceptSink:
-    """The store as a sink. `source`: what records are decoded to; of a query, the columns of the target. `declared`: all fields of records,
-    where a file says them. `decoding`: of records. `types`: what schemas say of the key."""
-    rule = key_rule(dedup, source, decoding, types)
-    return AcceptSink(
-        place=place,
-        pipeline=pipeline,
-        rule=rule,
-        source=with_doubles(source, rule),
-        target=source,
-        shards=dedup.shards,
-        ttl=int(dedup.ttl),
-        late=dedup.late,
-        payloads_for=int(dedup.ttl) if dedup.payloads == "ttl" else 0,
-        cache=dedup.cache,
-        keep_copies=dedup.copies == "keep",
-        version=(declared or source).fingerprint()[:12],
-        of_query=of_query,
-    )
-
-
-def accepting_parts(
-    parts: Parts, dedup: Dedup, place: StorePlace, source: Schema, types: Sequence[RecordType] = ()
-) -> Parts:
-    """The ends of the pipeline that accepts: the same topics, and the store. Expressions are for rows of the target. Kafka's tools show what
-    has landed, and not what is accepted."""
-    config = parts.config
-    sink = accept_sink(dedup, place, config.pipeline, source, declared_schema(config), parts.decoding, types)
-    ledger = TableLedger(sink.open_table(), config.pipeline)
-    kafka = config.source.kafka.model_copy(update={"mirror_group": False})
-    topics = config.source.model_copy(update={"kafka": kafka})
-    own = config.model_copy(update={"transform": Transform(), "source": topics})
-    return Parts(own, parts.broker, ledger, sink)
 
 
 @dataclass
@@ -276,11 +172,16 @@ class Both:
 
     def run(self) -> DedupTotals:
         """Until one of them ends, or (`once`) until all that was there at the start is in the target."""
-        pushing = _thread()(target=self._push, name="landonce push")
+        # An InheritableThread has the properties of the caller's Spark jobs.
+        kind = InheritableThread if SparkSession.getActiveSession() is not None else threading.Thread
+        pushing = kind(target=self._push, name="landonce push")
         pushing.start()
         try:
             accepted = self.accept.run()
-            self._wait_for(pushing)
+            while self.accept.performer.once and pushing.is_alive() and not self.accept.stopping.is_set():
+                if self._caught_up():
+                    break
+                time.sleep(_POLL)
         finally:
             self.push.stopping.set()
             pushing.join()
@@ -289,13 +190,6 @@ class Both:
         reasons = merged((*self.accept.reasons, *self.push.reasons))
         counted = self.opened.copies, self.opened.seen_again
         return DedupTotals.of(accepted, self._pushed or Totals(), *counted, reasons)
-
-    def _wait_for(self, pushing: threading.Thread) -> None:
-        """The accepting driver has ended. With `once`, the other one goes on until it has caught up."""
-        while self.accept.performer.once and pushing.is_alive() and not self.accept.stopping.is_set():
-            if self._caught_up():
-                break
-            time.sleep(_POLL)
 
     def _push(self) -> None:
         patient = Waiting(self.push.stall, self.push.observer.trouble, self.push.stopping)
@@ -339,19 +233,16 @@ class Both:
         return mark is not None and not mark.state.fresh
 
     def _caught_up(self) -> bool:
+        """Whether all that was accepted is sent."""
         try:
             mark = self.store.mark(self.parts.config.pipeline)
         except TargetUnavailable:  # the other driver waits for the store, too, and gives up after `stall`
             return False
-        if mark is None:
-            return True
-        if (
-            self.push.state or self._known
-        ).pending is not None:  # dead letters that are about to land are below all positions
-            return False
-        sent = self.sent_up_to()
-        return all(
-            sent.get(partition, position.first) >= position.committed for partition, position in mark.state.positions
+        known = self.push.state or self._known
+        sent, positions = known.committed(), mark.state.positions if mark is not None else ()
+        # Dead letters that are about to land are below all positions.
+        return mark is None or (
+            known.pending is None and all(sent.get(each, at.first) >= at.committed for each, at in positions)
         )
 
     def sent_up_to(self) -> dict[Partition, int]:
@@ -401,11 +292,6 @@ def refuse_behind(
         )
 
 
-def _thread() -> type[threading.Thread]:
-    """One that inherits the properties of the caller's Spark jobs, if there is a session by now."""
-    return InheritableThread if SparkSession.getActiveSession() is not None else threading.Thread
-
-
 @dataclass
 class PushObserver:
     """Keeps the store in step with what was sent."""
@@ -428,12 +314,9 @@ class PushObserver:
 
     def batch(self, report: BatchReport) -> None:
         waiting = Waiting(self.stall, self.trouble, self.stopping, committing=True)
-        waiting.until(lambda: self._keep_in_step(report.batch))
+        waiting.until(lambda: self.store.sent(self.pipeline, report.batch, self.up_to()))
+        waiting.until(self.clean)
         self.observer.batch(report)
-
-    def _keep_in_step(self, batch: int) -> None:
-        self.store.sent(self.pipeline, batch, self.up_to())
-        self.clean()
 
     def clean(self) -> None:
         """Now and then, stored blocks that were sent long ago are removed, a little at a time."""

@@ -10,12 +10,13 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, Connection, and_, delete, func, insert, inspect, make_url, select, text, update
+from sqlalchemy import Column, Connection, Table, delete, func, insert, inspect, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from landonce.dedup.contents import AT_ONCE, TOGETHER, Chunk, Contents, groups
@@ -48,7 +49,18 @@ from landonce.protocol.ledger import Note
 from landonce.protocol.marks import Mark
 from landonce.protocol.ranges import Partition, Range
 
+if TYPE_CHECKING:
+    from landonce.sinks.pipeline_file import Pipeline
+
 _NOTES = 100
+
+
+def _columns(table: Table, kind: type) -> list[Column[Any]]:
+    """Those that have the names of a dataclass's fields, in their order."""
+    return [table.c[each.name] for each in fields(kind)]
+
+
+_RUN, _CHUNK = _columns(run_table, ListedRun), _columns(chunk_table, Chunk)
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Scope:
     shards: int
     ttl: int
     bucket: int
-    horizon: int
+    horizon: int = 0
     """Milliseconds. The keys of events that were accepted before it are gone."""
     accepted: int = 0
     copies: int = 0
@@ -72,6 +84,9 @@ class Scope:
     @property
     def terms(self) -> Terms:
         return Terms(self.lineage, self.rule, self.shards, self.horizon)
+
+
+_SCOPE = _columns(scope_table, Scope)
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,12 @@ class StorePlace:
     where: str | Path = field(repr=False)
     scope: str
 
+    @staticmethod
+    def of(config: Pipeline) -> StorePlace:
+        """Of a pipeline file."""
+        scope = config.dedup.scope if config.dedup is not None else None
+        return StorePlace(config.store_place, scope or config.pipeline)
+
     def open(self) -> Store:
         """Does not connect yet."""
         return Store(store_database(self.where), self.scope)
@@ -182,24 +203,9 @@ class Store(Contents):
             with self.database.creating() as connection:
                 metadata.create_all(connection)
                 if self._scope(connection) is None:
-                    connection.execute(
-                        insert(scope_table).values(
-                            scope=self.scope,
-                            format=FORMAT,
-                            lineage=uuid.uuid4().hex,
-                            rule=rule,
-                            described=described,
-                            shards=shards,
-                            ttl_s=ttl,
-                            bucket_s=bucket_seconds(ttl),
-                            horizon=0,
-                            accepted=0,
-                            copies=0,
-                            seen_again=0,
-                        )
-                    )
-                    rows = [{"scope": self.scope, "shard": each, "version": 0} for each in range(shards)]
-                    connection.execute(insert(shard_table), rows)
+                    new = Scope(uuid.uuid4().hex, rule, described, shards, ttl, bucket_seconds(ttl))
+                    connection.execute(insert(scope_table).values(scope=self.scope, format=FORMAT, **vars(new)))
+                    self._add_shards(connection, range(shards), version=0)
 
         self._patiently(attempt)
         self._make_view()
@@ -219,14 +225,16 @@ class Store(Contents):
         scope = self._scope(connection, lock=True)
         if scope is not None:
             version = max((row.version for row in rows), default=0)
-            missing = sorted(set(range(scope.shards)) - {row.shard for row in rows})
-            made = [{"scope": self.scope, "shard": each, "version": version} for each in missing]
-            if made:
-                connection.execute(insert(shard_table), made)
+            self._add_shards(connection, sorted(set(range(scope.shards)) - {row.shard for row in rows}), version)
+
+    def _add_shards(self, connection: Connection, numbers: Collection[int], version: int) -> None:
+        if numbers:
+            rows = [{"scope": self.scope, "shard": each, "version": version} for each in numbers]
+            connection.execute(insert(shard_table), rows)
 
     def _make_view(self) -> None:
-        """The view for people. A user who may not make views goes without it, and so does YDB. What passes by itself is no reason to wait:
-        the next start makes the view."""
+        """The view for people. YDB has none, and neither has a database whose user may not make one. What may pass by itself is not waited
+        for: the next start makes the view."""
         if isinstance(self.database, YdbDatabase):
             return
         try:
@@ -250,37 +258,26 @@ class Store(Contents):
         return self._patiently(attempt)
 
     def _scope(self, connection: Connection, *, lock: bool = False) -> Scope | None:
-        wanted = select(scope_table).where(scope_table.c.scope == self.scope)
-        row: Any = connection.execute(self.database.locking(wanted) if lock else wanted).one_or_none()
+        wanted = select(scope_table.c.format, *_SCOPE).where(scope_table.c.scope == self.scope)
+        row = connection.execute(self.database.locking(wanted) if lock else wanted).one_or_none()
         if row is None:
             return None
-        if row.format != FORMAT:
+        if row[0] != FORMAT:
             raise TableUnfit(
-                f"the store {self.database.place} has format {row.format}, and this landonce knows {FORMAT}.",
+                f"the store {self.database.place} has format {row[0]}, and this landonce knows {FORMAT}.",
                 safe="Nothing was read or written.",
                 command="use the landonce that wrote it",
             )
-        return Scope(
-            row.lineage,
-            row.rule,
-            row.described,
-            row.shards,
-            row.ttl_s,
-            row.bucket_s,
-            row.horizon,
-            row.accepted,
-            row.copies,
-            row.seen_again,
-        )
+        return Scope(*row[1:])
 
     def set_ttl(self, ttl: int) -> None:
         """Another window. Buckets keep the length that they were made with."""
-        changed = update(scope_table).where(scope_table.c.scope == self.scope).values(ttl_s=ttl)
+        changed = update(scope_table).where(scope_table.c.scope == self.scope).values(ttl=ttl)
         self._write(lambda connection: connection.execute(changed))
 
     def replace_shards(self, seen: Mapping[int, int], shards: int, runs: Sequence[ListedRun]) -> bool:
         """Another number of shards, with these runs in place of all others. False: the shards, or their versions, are not those that were
-        seen."""
+        seen. The change itself may be the reason: it is tried again if the answer to its COMMIT is lost."""
 
         def attempt() -> bool:
             with self.database.writing() as connection:
@@ -290,11 +287,8 @@ class Store(Contents):
                     return False
                 for table in (run_table, shard_table):
                     connection.execute(delete(table).where(table.c.scope == self.scope))
-                version = max(seen.values()) + 1
-                made = [{"scope": self.scope, "shard": each, "version": version} for each in range(shards)]
-                connection.execute(insert(shard_table), made)
-                if runs:
-                    connection.execute(insert(run_table), [self._run_row(each) for each in runs])
+                self._add_shards(connection, range(shards), max(seen.values()) + 1)
+                self._list_runs(connection, runs)
                 connection.execute(update(scope_table).where(scope_table.c.scope == self.scope).values(shards=shards))
                 reach("resharded.before")
             return True
@@ -303,9 +297,14 @@ class Store(Contents):
 
     # Pipelines.
 
+    def _locked(self, connection: Connection, pipeline: str) -> Any:
+        """The pipeline's row, once nobody else changes it; None if there is none."""
+        wanted = select(pipeline_table).where(self._mine(pipeline_table, pipeline))
+        return connection.execute(self.database.locking(wanted)).one_or_none()
+
     def mark(self, pipeline: str) -> Mark | None:
         """The pipeline's mark: its position in the topics, and who may move it."""
-        wanted = select(pipeline_table).where(self._of(pipeline))
+        wanted = select(pipeline_table).where(self._mine(pipeline_table, pipeline))
         row: Any = self._read(lambda connection: connection.execute(wanted).one_or_none())
         return mark_from_text(row.mark, row.commit_number) if row is not None else None
 
@@ -315,7 +314,7 @@ class Store(Contents):
         return tuple(sorted(self._read(lambda connection: connection.scalars(wanted).all())))
 
     def journal(self, pipeline: str) -> tuple[Note, ...]:
-        wanted = select(pipeline_table.c.journal).where(self._of(pipeline))
+        wanted = select(pipeline_table.c.journal).where(self._mine(pipeline_table, pipeline))
         return tuple(
             Note(*each) for each in json.loads(self._read(lambda connection: connection.scalar(wanted)) or "[]")
         )
@@ -323,13 +322,16 @@ class Store(Contents):
     def commit(
         self, pipeline: str, expected: int, mark: Mark, added: Acceptance | None = None, note: Note | None = None
     ) -> bool | None:
-        """The mark, and what it accepts, in one transaction. False: the mark is not the expected one. None: compare again, for a shard
-        has another version than the one that was searched, the scope has other terms, or the bytes are too old to be there for sure. In these cases, nothing was changed. Without an answer: `TargetUnavailable`."""
+        """Moves the mark, and makes what was added count, in one transaction.
+
+        False: the mark is not the expected one. None: compare again, because a shard has another version than the one that was searched, the
+        scope has other terms, or the bytes are so old that somebody may have removed them. In both cases nothing was changed. Raises
+        `TargetUnavailable` if the outcome is unknown.
+        """
 
         def attempt() -> bool | None:
             with self.database.writing() as connection:
-                locked = self.database.locking(select(pipeline_table).where(self._of(pipeline)))
-                row: Any = connection.execute(locked).one_or_none()
+                row = self._locked(connection, pipeline)
                 if (row.commit_number if row is not None else 0) != expected:
                     return False
                 if added is not None:
@@ -352,11 +354,9 @@ class Store(Contents):
             with self.database.writing() as connection:
                 rows: dict[str, Any] = {}
                 for pipeline, (expected, _) in sorted(by.marks.items()):
-                    locked = self.database.locking(select(pipeline_table).where(self._of(pipeline)))
-                    row: Any = connection.execute(locked).one_or_none()
+                    rows[pipeline] = row = self._locked(connection, pipeline)
                     if (row.commit_number if row is not None else 0) != expected:
                         return False
-                    rows[pipeline] = row
                 if not self._unchanged(connection, by.seen):
                     return False
                 scope = self._scope(connection, lock=True)
@@ -364,8 +364,7 @@ class Store(Contents):
                     return False
                 self._raise_versions(connection, by.seen)
                 connection.execute(delete(run_table).where(run_table.c.scope == self.scope))
-                for run in by.runs:
-                    connection.execute(insert(run_table).values(self._run_row(run)))
+                self._list_runs(connection, by.runs)
                 if by.new_rule is not None:
                     rule, described = by.new_rule
                     changed = update(scope_table).where(scope_table.c.scope == self.scope)
@@ -384,10 +383,11 @@ class Store(Contents):
         self, connection: Connection, pipeline: str, chunks: tuple[Chunk, ...], removed: Mapping[Partition, int]
     ) -> None:
         for table in (chunk_table, batch_table, batch_bytes, sent_table):
-            connection.execute(delete(table).where(table.c.scope == self.scope, table.c.pipeline == pipeline))
-        connection.execute(update(pipeline_table).where(self._of(pipeline)).values(removed=_removed_text(removed)))
-        for chunk in chunks:
-            connection.execute(insert(chunk_table).values(self._chunk_row(pipeline, chunk)))
+            connection.execute(delete(table).where(self._mine(table, pipeline)))
+        connection.execute(
+            update(pipeline_table).where(self._mine(pipeline_table, pipeline)).values(removed=_removed_text(removed))
+        )
+        self._list_chunks(connection, pipeline, chunks)
 
     def _unchanged(self, connection: Connection, seen: Mapping[int, int], terms: Terms | None = None) -> bool:
         """Locks shards before the scope, as everybody does who changes both."""
@@ -403,12 +403,10 @@ class Store(Contents):
         self._raise_versions(connection, {each.shard for each in (*added.runs, *added.merged)})
         if added.merged:
             connection.execute(delete(run_table).where(run_table.c.run.in_([each.run for each in added.merged])))
-        if added.runs:
-            connection.execute(insert(run_table), [self._run_row(each) for each in added.runs])
-        if added.chunks:
-            connection.execute(insert(chunk_table), [self._chunk_row(pipeline, each) for each in added.chunks])
+        self._list_runs(connection, added.runs)
+        self._list_chunks(connection, pipeline, added.chunks)
         if added.kept_copies:
-            key = {"scope": self.scope, "pipeline": pipeline, "commit_number": number, "found_at": int(time.time())}
+            key = self._key(pipeline, commit_number=number, found_at=int(time.time()))
             rows = [{**key, "piece": piece, "copies": each} for piece, each in enumerate(added.kept_copies)]
             connection.execute(insert(copy_table), rows)
         counts = scope_table.c
@@ -422,6 +420,14 @@ class Store(Contents):
             )
         )
 
+    def _list_runs(self, connection: Connection, runs: Sequence[ListedRun]) -> None:
+        if runs:
+            connection.execute(insert(run_table), [{"scope": self.scope, **vars(each)} for each in runs])
+
+    def _list_chunks(self, connection: Connection, pipeline: str, chunks: Sequence[Chunk]) -> None:
+        if chunks:
+            connection.execute(insert(chunk_table), [self._key(pipeline, **vars(each)) for each in chunks])
+
     def _set_mark(self, connection: Connection, pipeline: str, row: Any, mark: Mark, note: Note | None) -> None:
         notes = json.loads(row.journal) if row is not None else []
         if note is not None:
@@ -432,10 +438,9 @@ class Store(Contents):
             "journal": json.dumps(notes),
         }
         if row is None:
-            new = {"scope": self.scope, "pipeline": pipeline, "removed": "[]"}
-            connection.execute(insert(pipeline_table).values(**new, **values))
+            connection.execute(insert(pipeline_table).values(**self._key(pipeline, removed="[]"), **values))
         else:
-            connection.execute(update(pipeline_table).where(self._of(pipeline)).values(values))
+            connection.execute(update(pipeline_table).where(self._mine(pipeline_table, pipeline)).values(values))
 
     def _raise_versions(self, connection: Connection, shards: Collection[int]) -> None:
         version = shard_table.c.version
@@ -453,18 +458,22 @@ class Store(Contents):
         def listed(connection: Connection) -> tuple[Any, Any]:
             versions, runs = (
                 connection.execute(
-                    select(table).where(table.c.scope == self.scope, table.c.shard.in_(sorted(wanted)))
+                    select(*columns).where(table.c.scope == self.scope, table.c.shard.in_(sorted(wanted)))
                 ).all()
-                for table in (shard_table, run_table)
+                for table, columns in ((shard_table, (shard_table.c.shard, shard_table.c.version)), (run_table, _RUN))
             )
             return versions, runs
 
         versions, found = self._read(listed)
-        runs: dict[int, list[ListedRun]] = {}
-        for row in found:
-            run = ListedRun(row.run, row.shard, row.level, row.bucket, row.key_count, row.segments, row.digest)
-            runs.setdefault(row.shard, []).append(run)
-        return {row.shard: ShardRuns(row.version, tuple(runs.get(row.shard, ()))) for row in versions}
+        runs: dict[int, list[ListedRun]] = {shard: [] for shard, _ in versions}
+        for run in starmap(ListedRun, found):
+            if run.shard in runs:
+                runs[run.shard].append(run)
+        return {shard: ShardRuns(version, tuple(runs[shard])) for shard, version in versions}
+
+    def runs(self, scope: Scope) -> tuple[ListedRun, ...]:
+        """All that count."""
+        return tuple(run for each in self.shards(range(scope.shards)).values() for run in each.runs)
 
     def keys_of(self, run: ListedRun) -> Keys:
         """The keys of a listed run. Raises `RunGone` if it is not listed any more, and `StoreDamaged` if its bytes are wrong."""
@@ -510,28 +519,28 @@ class Store(Contents):
     def chunks(self, pipeline: str, within: Range | None = None) -> list[Chunk]:
         """The chunks of a pipeline, in the order of partitions and offsets; those that may hold offsets of a range."""
         row = chunk_table.c
-        wanted = select(chunk_table).where(row.scope == self.scope, row.pipeline == pipeline)
+        wanted = select(*_CHUNK).where(self._mine(chunk_table, pipeline))
         if within is not None:
             wanted = wanted.where(
                 row.topic == within.partition.topic,
-                row.partition_number == within.partition.number,
-                row.last_offset >= within.first,
-                row.first_offset < within.end,
+                row.partition == within.partition.number,
+                row.last >= within.first,
+                row.first < within.end,
             )
-        found = map(_chunk, self._read(lambda connection: connection.execute(wanted).all()))
+        found = starmap(Chunk, self._read(lambda connection: connection.execute(wanted).all()))
         return sorted(found, key=lambda each: (each.topic, each.partition, each.first))
 
     def removed(self, pipeline: str) -> dict[Partition, int]:
         """Up to where chunks of each partition were removed."""
-        wanted = select(pipeline_table.c.removed).where(self._of(pipeline))
+        wanted = select(pipeline_table.c.removed).where(self._mine(pipeline_table, pipeline))
         return _removed(self._read(lambda connection: connection.scalar(wanted)))
 
     def old_chunks(self, pipeline: str, before: int) -> list[Chunk]:
         """Some of the chunks that were accepted before this moment, the oldest first."""
         row = chunk_table.c
-        old = select(chunk_table).where(row.scope == self.scope, row.pipeline == pipeline, row.accepted_at < before)
-        wanted = old.order_by(row.accepted_at, row.first_offset).limit(AT_ONCE)
-        return [_chunk(each) for each in self._read(lambda connection: connection.execute(wanted).all())]
+        old = select(*_CHUNK).where(self._mine(chunk_table, pipeline), row.accepted_at < before)
+        wanted = old.order_by(row.accepted_at, row.first).limit(AT_ONCE)
+        return list(starmap(Chunk, self._read(lambda connection: connection.execute(wanted).all())))
 
     def recent(self, since: int) -> Recent | None:
         """What was accepted since then, in seconds, by all pipelines, as far as its events are kept. None: nothing."""
@@ -543,26 +552,21 @@ class Store(Contents):
 
     def forget_chunks(self, pipeline: str, chunks: Sequence[Chunk]) -> None:
         """Removes these chunks, some at a time, and keeps up to where chunks were removed."""
-        for some in groups(chunks, lambda chunk: chunk.size, TOGETHER):
-            self._forget_chunks(pipeline, some)
+        mine = self._mine(pipeline_table, pipeline)
 
-    def _forget_chunks(self, pipeline: str, chunks: Sequence[Chunk]) -> None:
-        names = [each.chunk for each in chunks]
-
-        def attempt(connection: Connection) -> int:
-            locked = self.database.locking(select(pipeline_table.c.removed).where(self._of(pipeline)))
-            ends = _removed(connection.scalar(locked))
-            for each in chunks:
+        def attempt(some: Sequence[Chunk], connection: Connection) -> int:
+            ends = _removed(connection.scalar(self.database.locking(select(pipeline_table.c.removed).where(mine))))
+            for each in some:
                 partition = Partition(each.topic, each.partition)
                 ends[partition] = max(each.last + 1, ends.get(partition, 0))
-            known = update(pipeline_table).where(self._of(pipeline))
-            connection.execute(known.values(removed=_removed_text(ends)))
+            connection.execute(update(pipeline_table).where(mine).values(removed=_removed_text(ends)))
             for table in (chunk_table, chunk_bytes):
-                connection.execute(delete(table).where(table.c.chunk.in_(names)))
-            return len(names)
+                connection.execute(delete(table).where(table.c.chunk.in_([each.chunk for each in some])))
+            return len(some)
 
-        self._remove(attempt)
-        self._removed[chunk_bytes.name] += sum(each.size for each in chunks)
+        for some in groups(chunks, lambda chunk: chunk.size, TOGETHER):
+            self._remove(partial(attempt, some))
+            self._removed[chunk_bytes.name] += sum(each.size for each in some)
 
     # Blocks.
 
@@ -571,13 +575,11 @@ class Store(Contents):
         other's, and stay."""
 
         def attempt(connection: Connection) -> None:
-            locked = self.database.locking(select(pipeline_table).where(self._of(pipeline)))
-            row: Any = connection.execute(locked).one_or_none()
+            row = self._locked(connection, pipeline)
             if row is None or mark_from_text(row.mark, row.commit_number).state.owner != owner:
                 return
             for table in (batch_table, batch_bytes):
-                mine = and_(table.c.scope == self.scope, table.c.pipeline == pipeline)
-                connection.execute(delete(table).where(mine, table.c.batch > after))
+                connection.execute(delete(table).where(self._mine(table, pipeline), table.c.batch > after))
 
         self._write(attempt)
 
@@ -585,8 +587,7 @@ class Store(Contents):
 
     def copies(self, pipeline: str) -> Iterator[bytes]:
         """What is kept of the copies that a pipeline found, the oldest batch first."""
-        row = copy_table.c
-        mine = and_(row.scope == self.scope, row.pipeline == pipeline)
+        row, mine = copy_table.c, self._mine(copy_table, pipeline)
         names = select(row.commit_number, row.piece).where(mine).order_by(row.commit_number, row.piece)
         for number, piece in self._read(lambda connection: connection.execute(names).all()):
             one = select(row.copies).where(mine, row.commit_number == number, row.piece == piece)
@@ -596,8 +597,7 @@ class Store(Contents):
 
     def forget_copies(self, pipeline: str, before: int) -> int:
         """Forgets some of the copies that were found before this moment. Gives of how many batches: 0 if none is left."""
-        row = copy_table.c
-        mine = and_(row.scope == self.scope, row.pipeline == pipeline)
+        row, mine = copy_table.c, self._mine(copy_table, pipeline)
         sizes = select(row.commit_number, func.sum(func.length(row.copies))).where(mine, row.found_at < before)
         oldest = sizes.group_by(row.commit_number).order_by(row.commit_number).limit(AT_ONCE)
 
@@ -610,41 +610,6 @@ class Store(Contents):
 
         return self._remove(attempt)
 
-    # Rows.
-
-    def _of(self, pipeline: str) -> Any:
-        return and_(pipeline_table.c.scope == self.scope, pipeline_table.c.pipeline == pipeline)
-
-    def _run_row(self, run: ListedRun) -> dict[str, Any]:
-        return {
-            "run": run.run,
-            "scope": self.scope,
-            "shard": run.shard,
-            "level": run.level,
-            "bucket": run.bucket,
-            "key_count": run.rows,
-            "segments": run.segments,
-            "digest": run.digest,
-        }
-
-    def _chunk_row(self, pipeline: str, chunk: Chunk) -> dict[str, Any]:
-        return {
-            "chunk": chunk.chunk,
-            "scope": self.scope,
-            "pipeline": pipeline,
-            "topic": chunk.topic,
-            "partition_number": chunk.partition,
-            "first_offset": chunk.first,
-            "last_offset": chunk.last,
-            "records": chunk.records,
-            "accepted": chunk.accepted,
-            "size": chunk.size,
-            "segments": chunk.segments,
-            "schema_version": chunk.schema_version,
-            "accepted_at": chunk.accepted_at,
-            "dropped": chunk.dropped,
-        }
-
 
 def _removed_text(ends: Mapping[Partition, int]) -> str:
     return json.dumps([[each.topic, each.number, end] for each, end in sorted(ends.items())])
@@ -652,20 +617,3 @@ def _removed_text(ends: Mapping[Partition, int]) -> str:
 
 def _removed(text: str | None) -> dict[Partition, int]:
     return {Partition(topic, number): end for topic, number, end in json.loads(text or "[]")}
-
-
-def _chunk(row: Any) -> Chunk:
-    return Chunk(
-        row.chunk,
-        row.topic,
-        row.partition_number,
-        row.first_offset,
-        row.last_offset,
-        row.records,
-        row.size,
-        row.segments,
-        row.schema_version,
-        row.accepted,
-        row.accepted_at,
-        row.dropped,
-    )

@@ -43,8 +43,9 @@ def _key(name: str, type_: Any = _NAME) -> Column[Any]:
     return Column(name, type_, primary_key=True, autoincrement=False)
 
 
-def _some(name: str, type_: Any) -> Column[Any]:
-    return Column(name, type_, nullable=False)
+def _some(name: str, type_: Any, key: str = "") -> Column[Any]:
+    """`key`: what the code calls it, if its name was taken or says more."""
+    return Column(name, type_, key=key or name, nullable=False)
 
 
 scope_table = Table(
@@ -56,8 +57,8 @@ scope_table = Table(
     _some("rule", _NAME),
     _some("described", _LONG),
     _some("shards", Integer),
-    _some("ttl_s", BigInteger),
-    _some("bucket_s", BigInteger),
+    _some("ttl_s", BigInteger, "ttl"),
+    _some("bucket_s", BigInteger, "bucket"),
     _some("horizon", BigInteger),
     _some("accepted", BigInteger),
     _some("copies", BigInteger),
@@ -94,7 +95,7 @@ run_table = Table(
     _some("shard", Integer),
     _some("level", Integer),
     _some("bucket", BigInteger),
-    _some("key_count", BigInteger),
+    _some("key_count", BigInteger, "rows"),
     _some("segments", Integer),
     _some("digest", _NAME),
     Index("landonce_dedup_run_by_shard", "scope", "shard"),
@@ -120,9 +121,9 @@ chunk_table = Table(
     _some("scope", _NAME),
     _some("pipeline", _NAME),
     _some("topic", _NAME),
-    _some("partition_number", Integer),
-    _some("first_offset", BigInteger),
-    _some("last_offset", BigInteger),
+    _some("partition_number", Integer, "partition"),
+    _some("first_offset", BigInteger, "first"),
+    _some("last_offset", BigInteger, "last"),
     _some("records", Integer),
     _some("accepted", Integer),
     _some("size", BigInteger),
@@ -131,7 +132,7 @@ chunk_table = Table(
     _some("accepted_at", BigInteger),
     Column("dropped", _BYTES),
     Index("landonce_dedup_chunk_by_age", "scope", "pipeline", "accepted_at"),
-    Index("landonce_dedup_chunk_by_place", "scope", "pipeline", "topic", "partition_number", "last_offset"),
+    Index("landonce_dedup_chunk_by_place", "scope", "pipeline", "topic", "partition", "last"),
     **ENGINE,
 )
 

@@ -371,7 +371,8 @@ class Driver:
         return not self.stopping.is_set()
 
     def _note(self, effect: Effect, state: LedgerState, machine: Machine) -> None:
-        """Keeps the state for labels and tokens, and tells the observer of a recorded batch."""
+        """Keeps the state for labels and tokens, and tells the observer of a recorded batch, which may ask for the state."""
+        self._state = state
         if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()
         if effect.step is Step.PREPARE:
@@ -396,7 +397,6 @@ class Driver:
                     commits=self.performer.commits,
                 )
             )
-        self._state = state
         if effect.step is Step.BIND:
             self._measure_lag()
         if effect.step in (Step.BIND, Step.RECORD):

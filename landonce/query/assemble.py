@@ -13,8 +13,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from landonce.config.dedup import Dedup
 from landonce.dedup.accept import OpenAccept
 from landonce.dedup.chunks import StoredTopics
+from landonce.dedup.chunks import opened as opened_store
+from landonce.dedup.pipelines import accept_sink
 from landonce.dedup.rows import StoredRows
-from landonce.dedup.run import PushObserver, accept_sink, compare
+from landonce.dedup.run import PushObserver, compare
 from landonce.dedup.store import StorePlace
 from landonce.engine.driver import Driver
 from landonce.engine.observe import Observer
@@ -72,18 +74,13 @@ def make_drivers(settings: QuerySettings, name: str, frame: DataFrame, stack: Ex
         opened = settings.opened(sink, _run(name, ledger, frame, settings.observer), stack)
         return QueryDrivers(settings.driver(sink, opened, workers, _parallelism(frame)), workers)
     place = settings.store_place(name)
-    run = _run(name, ledger, frame, settings.observer)
-    place.open().require_shared(remote=run.remote)
+    store, run = opened_store(place), _run(name, ledger, frame, settings.observer)
+    store.require_shared(remote=run.remote)
     stored = replace(run, basics={**run.basics, "records": StoredRows(place, name), "shuffled": False})
     target = settings.opened(sink, stored, stack)
-    push = settings.driver(
-        sink,
-        target,
-        SparkWorkers(lambda: frame.sparkSession),
-        _parallelism(frame),
-        StoredTopics(place, name),
-        PushObserver(settings.observer, place.open(), name, settings.dedup.keep_sent, settings.stall),
-    )
+    pushed = PushObserver(settings.observer, store, name, settings.dedup.keep_sent, settings.stall)
+    reading, topics = SparkWorkers(lambda: frame.sparkSession), StoredTopics(place, name)
+    push = settings.driver(sink, target, reading, _parallelism(frame), topics, pushed)
     accepting = accept_sink(settings.dedup, place, name, target.recipe.target, of_query=True)
     own = TableLedger(accepting.open_table(), name)
     accepted = settings.opened(accepting, _run(name, own, frame, settings.observer), stack)
@@ -93,10 +90,10 @@ def make_drivers(settings: QuerySettings, name: str, frame: DataFrame, stack: Ex
 
     def known() -> None:
         ranges = workers.incoming.ranges if workers.incoming is not None else ()
-        compare(place.open(), push, waiting, {each.partition: each.first for each in ranges})
+        compare(store, push, waiting, {each.partition: each.first for each in ranges})
 
     accepted.taken = known
-    accepted.sent_up_to = lambda: push.state.committed() if push.state is not None else {}
+    accepted.sent_up_to = pushed.up_to = lambda: push.state.committed() if push.state is not None else {}
     return QueryDrivers(settings.driver(accepting, accepted, workers, _parallelism(frame)), workers, push)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from landonce.engine.transform import moving_in, subquery_in
-from landonce.errors import QueryRefused
 from landonce.protocol import query_refusals as refusals
 from landonce.sinks.contract import COORDINATES
 
@@ -85,7 +84,12 @@ def examine(plan: Any, query: Any = None) -> None:
         if not node.children().size():
             known = _rows_of(node) in batches if name == _BATCH else name == KAFKA_SCAN and query is None
             if not known and name != _NAME:
-                raise _other_leaf(node)
+                source = str(node.simpleString(5)).splitlines()[0]
+                raise refusals.query(
+                    f"it reads from {source}, and only Kafka has offsets that can be read again"
+                    if node.isStreaming()
+                    else f"it reads from {source} beside Kafka, which may hold other rows at a replay"
+                )
             continue
         if name not in _ROW_WISE:
             raise refusals.query(_WHY.get(name, f"{name} is not known to make one row of one record"))
@@ -114,12 +118,6 @@ def _deterministic(node: Any) -> None:
             )
         if found := moving_in(expression):
             raise refusals.query(f"{found} may give another value when a batch is replayed after a crash")
-
-
-def _other_leaf(node: Any) -> QueryRefused:
-    if node.isStreaming():
-        return refusals.query(f"it reads from {_first_line(node)}, and only Kafka has offsets that can be read again")
-    return refusals.query(f"it reads from {_first_line(node)} beside Kafka, which may hold other rows at a replay")
 
 
 def coordinates_of(columns: Iterable[str]) -> tuple[str, str, str]:
@@ -167,10 +165,6 @@ def elements(sequence: Any) -> Iterator[Any]:
     """Of a sequence of Scala's."""
     for at in range(sequence.size()):
         yield sequence.apply(at)
-
-
-def _first_line(node: Any) -> str:
-    return str(node.simpleString(5)).splitlines()[0]
 
 
 # Which columns of Kafka a query's coordinates are made from, as far as Spark's plan shows it. A record may hold a field that is called

@@ -144,11 +144,9 @@ class _Run:
 
 
 _kept: WeakValueDictionary[tuple[str, str, str], ExactlyOnce] = WeakValueDictionary()
-"""Who keeps a position in a ledger under a name, in one start of a query."""
-
-
+"""Who delivers, by the start of a query, the name of the position, and the place of the ledger."""
 _delivered: dict[tuple[str, str, str], int] = {}
-"""The last micro-batch that is done, of the same. What a second call brought of it would be taken for delivered."""
+"""The last micro-batch that is done, by the same. A second call for it is refused: its rows would be taken for delivered, and dropped."""
 
 
 class ExactlyOnce:
@@ -159,7 +157,7 @@ class ExactlyOnce:
         self._run: _Run | None = None
         self._sources: tuple[QuerySource, ...] = ()
         self._over: dict[str, Callable[[], errors.LandonceError]] = {}
-        """Starts of the query that may not go on, and what they hear."""
+        """The starts of queries that may not go on, each with the error that it gets."""
         self._turn = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -280,7 +278,7 @@ class ExactlyOnce:
 
 
 def _committed(driver: Driver) -> dict[Partition, int]:
-    """For what is said of a batch, and not for what is done with it: a ledger that is away is waited for later."""
+    """Only messages use it. A ledger that is unreachable now is waited for later."""
     try:
         state = driver.ledger.load()
     except errors.Transient:

@@ -85,7 +85,10 @@ def write(
         rows = landing.collect()
     except Exception as error:
         if stray := re.search(re.escape(STRAY) + r"(\{[^}]*\})", str(error)):
-            raise _stray(stray[1]) from None
+            raise refusals.query(
+                f"a row with the coordinates {stray[1]} lies outside of the ranges that this batch was read from: the query changes "
+                "coordinates, or makes rows of its own"
+            ) from None
         raise
     return tuple(pickle.loads(row.result) for row in rows)  # noqa: S301  made by our own workers in this job
 
@@ -140,13 +143,6 @@ def ordered(rows: pa.Table, labels: dict[str, str]) -> pa.Table:
     return rows.set_column(0, "_topic", pa.array([label] * rows.num_rows, pa.string()))
 
 
-def _stray(coordinates: str) -> Exception:
-    return refusals.query(
-        f"a row with the coordinates {coordinates} lies outside of the ranges that this batch was read from: the query changes "
-        "coordinates, or makes rows of its own"
-    )
-
-
 def _column(name: str) -> Column:
     return sql.col(quoted(name))
 
@@ -161,8 +157,8 @@ _SEED, _WORD = 42, 0xFFFFFFFF
 
 
 def block_of(blocks: Sequence[Range], ranges: Sequence[Range]) -> Column:
-    """The index of a row's block; less than zero where it is delivered already or comes later. `ranges` are those of the whole
-    batch, one of a partition; a row that lies in none of them fails the job."""
+    """The index of a row's block; below zero for a row that was delivered before, or is delivered later. `ranges`: those of the whole batch,
+    one for each partition. A row that lies in none of them fails the job."""
     slots = _Slots(ranges)
     layers = _layers(blocks)
     inside = [slots.when(layer) for layer in layers]

@@ -179,9 +179,10 @@ class Admin:
             raise _named(error, topics, self._client.get("bootstrap.servers", "")) from None
         except Py4JError as error:
             raise refusals.query(f"Kafka's client cannot be reached in the JVM: {redact(str(error)[:300])}") from None
-        return Brokers(
-            str(cluster), {each: _as_librdkafka(described.get(each).topicId().toString()) for each in topics}
-        )
+        # Java writes ids in the alphabet for URLs, librdkafka in the plain one; the ledger knows them as librdkafka does.
+        ids = {each: str(described.get(each).topicId().toString()) for each in topics}
+        plain = str.maketrans("-_", "+/")
+        return Brokers(str(cluster), {topic: found.translate(plain) for topic, found in ids.items()})
 
     def close(self) -> None:
         if self._open is not None:
@@ -201,11 +202,6 @@ def _causes(error: Any) -> str:
         texts.append(str(error.toString()))
         error = error.getCause()
     return "\n".join(texts)
-
-
-def _as_librdkafka(topic_id: str) -> str:
-    """Java writes ids in the alphabet for URLs, librdkafka in the plain one; the ledger knows them as librdkafka does."""
-    return topic_id.replace("-", "+").replace("_", "/")
 
 
 def _named(error: Py4JJavaError, topics: tuple[str, ...], servers: str) -> Exception:

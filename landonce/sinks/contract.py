@@ -285,6 +285,12 @@ class Sink(ABC):
         return self.guarantee is Guarantee.SNAPSHOT
 
     @property
+    def large_blocks(self) -> bool:
+        """Each block is an insert of its own, so few large ones cost least. In a commit, the size of blocks does not matter; and a function
+        says itself how long a block takes it."""
+        return self.guarantee in (Guarantee.DEDUPLICATING, Guarantee.TRANSACTIONAL)
+
+    @property
     def finds_rows(self) -> bool:
         """The target tells which records it holds, so it can be compared with a ledger that is new, and a pending plan can be given up."""
         return self.guarantee is Guarantee.DEDUPLICATING

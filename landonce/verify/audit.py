@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from landonce.dedup.marks import known_types
-from landonce.dedup.rule import PUSHED, accepted_schema, key_rule
+from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, known_types
 from landonce.dedup.store import StorePlace
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed

@@ -23,10 +23,10 @@ from sqlalchemy import NullPool, create_engine, text
 from landonce.config.dedup import MOST_CACHED
 from landonce.dedup import comparing
 from landonce.dedup import scratch as scratch_module
+from landonce.dedup.accept import reshard
 from landonce.dedup.chunks import opened
 from landonce.dedup.comparing import JoinedShards, Joining, LabelledPartition, Share
 from landonce.dedup.contents import Chunk
-from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import KEY_BYTES, Keys, digest_of, encode, first_seen_of, slices_of_shards
 from landonce.dedup.store import Acceptance, Store, StorePlace
 from landonce.errors import TargetUnavailable

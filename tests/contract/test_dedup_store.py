@@ -17,8 +17,8 @@ import pytest
 from cutting_proxy import Cut, CuttingProxy
 from sqlalchemy import delete, text
 
+from landonce.dedup.accept import reshard
 from landonce.dedup.contents import Chunk
-from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, Segment, decode, digest_of, encode, first_seen_of, shard_of, sort_ids
 from landonce.dedup.store import Acceptance, Scope, Store, StorePlace
 from landonce.dedup.tables import shard_table
@@ -340,6 +340,25 @@ class TestLostCommits:
             assert counted(direct) == times(number)
         assert held(direct, 4) == sorted(ids_of(1))
         assert direct.commit("p", 2, mark_of(3), batch_of(direct, 2)), "the next batch follows"
+
+    @pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name)
+    def test_another_number_of_shards_keeps_every_id(
+        self, direct: Store, store: Store, proxy: CuttingProxy, cut: Cut, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is tried again finds other shards than it has seen: they may be its own."""
+        assert direct.commit("p", 0, mark_of(1), batch_of(direct, 0))
+        replace_shards = store.replace_shards
+
+        def cut_off(seen: Mapping[int, int], shards: int, runs: Sequence[ListedRun]) -> bool:
+            monkeypatch.setattr(store, "replace_shards", replace_shards)
+            proxy.arm(cut)
+            return replace_shards(seen, shards, runs)
+
+        monkeypatch.setattr(store, "replace_shards", cut_off)
+        reshard(store, 8)
+        assert proxy.cuts == 1
+        assert held(direct, 8) == sorted(ids_of(0))
+        assert direct.forget_orphans(2**40) == 0, "the runs that were split are gone"
 
     @pytest.mark.parametrize("cut", [Cut.ANSWER, Cut.ANSWERED], ids=lambda cut: cut.name)
     def test_who_does_not_look_counts_twice(self, direct: Store, store: Store, proxy: CuttingProxy, cut: Cut) -> None:

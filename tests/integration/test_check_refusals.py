@@ -53,7 +53,7 @@ ELSEWHERE = (
     ),
     *("sinks/iceberg/maintain", "sinks/iceberg/move_in", "sinks/iceberg/held"),
     *("protocol/cases", "protocol/match_ranges", "protocol/query_refusals"),
-    *("dedup/rebuild", "dedup/rekey", "dedup/look", "dedup/operate"),
+    *("dedup/rebuild", "dedup/rekey", "dedup/look"),
     *("engine/letter_choice", "engine/replay", "protocol/letters"),
     "sinks/clickhouse",
 )
@@ -195,6 +195,7 @@ UNKNOWABLE = {
     "it is about bytes in the store of `dedup`, or in a worker's files, and a check reads none": """
         dedup/chunks.py:StoredRecords._require_kept  dedup/chunks.py:StoredRecords.require_same
         dedup/runs.py:damaged  dedup/scratch.py:_private  dedup/contents.py:Contents.block  dedup/contents.py:Contents.chunk_content
+        dedup/chunks.py:block_from_bytes
     """,
     "only a program, a query or a push asks for it, and there is no pipeline file to check": """
         sinks/run.py:Run.columns  engine/task.py:_sorted  engine/pipeline.py:run_pipeline  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg

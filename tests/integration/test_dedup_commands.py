@@ -30,8 +30,8 @@ from typer.testing import CliRunner
 
 from landonce.cli import app
 from landonce.dedup import look, rekey
+from landonce.dedup.accept import reshard
 from landonce.dedup.chunks import StoredRecords
-from landonce.dedup.reshard import reshard
 from landonce.dedup.run import run_pipeline
 from landonce.dedup.store import Store
 from landonce.engine import workers
@@ -470,11 +470,13 @@ class TestStats:
         sql.send([*some(0, 500), *some(0, 100)])
         sql.send(some(400, 600), partition=1)
         sql.run()
+        sql.send(some(600, 650))
+        assert sql.run().landed == 50, "in one batch: no later one says that it was sent"
         with closing(sqlite3.connect(sql.store)) as connection:
             found = connection.execute(
                 "SELECT partition_number, accepted, sent, waiting FROM landonce_dedup_waiting ORDER BY 1"
             ).fetchall()
-        assert sum(accepted for _, accepted, _, _ in found) == 600
+        assert sum(accepted for _, accepted, _, _ in found) == 650
         assert all(accepted == sent and not waiting for _, accepted, sent, waiting in found)
 
     def test_before_the_first_run(self, sql: Unique, command: Command) -> None:

@@ -19,7 +19,7 @@ import yaml
 from deliveries import letters, send
 
 from landonce.dedup import accept, comparing, contents, run, store
-from landonce.dedup.operate import accepting_ledger
+from landonce.dedup.pipelines import accepting_ledger
 from landonce.dedup.run import DedupTotals, run_pipeline
 from landonce.engine.driver import Driver
 from landonce.errors import Fenced, TargetUnavailable

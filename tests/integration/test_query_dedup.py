@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,9 @@ def test_copies_land_once_whatever_becomes_of_the_checkpoint(open_site: Open, ki
     site.produce(45)
     site.run(site.once(**options(site)), per_trigger=34)
     unique(site)
+    with closing(sqlite3.connect(site.folder / "store")) as store:
+        (accepted, waiting), *_ = store.execute("SELECT sum(accepted), sum(waiting) FROM landonce_dedup_waiting")
+    assert (accepted, waiting) == (45, 0), "the view for people says what is sent"
 
 
 def test_a_run_may_end_before_a_step_of_either_half(open_site: Open) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from landonce.consumer.kafka import KafkaOffsets
 from landonce.errors import LedgerUnavailable, SourceUnavailable
@@ -42,3 +42,17 @@ def test_a_consumer_does_not_take_it_for_an_empty_store() -> None:
     store._admin = SimpleNamespace(list_offsets=lambda *_, **__: {place: answered(SimpleNamespace(offset=-1001))})  # type: ignore[assignment]
     with pytest.raises(LedgerUnavailable, match=r"offsets\[0\]"):
         store._end()
+
+
+@pytest.mark.timeout(20)
+def test_offsets_in_a_topic_without_a_leader_are_waited_for_no_longer_than_said() -> None:
+    """Brokers describe it, and say with its partitions that none of them serves it."""
+    store = object.__new__(KafkaOffsets)
+    store._topic, store._patience = "offsets", 0.3
+    lost = SimpleNamespace(error=KafkaError(KafkaError.LEADER_NOT_AVAILABLE), partitions={})
+    store._admin = SimpleNamespace(  # type: ignore[assignment]
+        describe_configs=lambda asked: {asked[0]: answered({"cleanup.policy": SimpleNamespace(value="compact")})},
+        list_topics=lambda *_, **__: SimpleNamespace(topics={"offsets": lost}),
+    )
+    with pytest.raises(LedgerUnavailable, match="did not serve the offsets"):
+        store._check_topic()

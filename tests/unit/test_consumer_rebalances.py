@@ -165,6 +165,26 @@ def test_what_was_read_when_a_callback_raised_is_not_skipped(user: User) -> None
     assert user.offsets.stored[P] == 20
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [errors.SourceRefused("the brokers refuse to describe the topic"), KafkaException(KafkaError(KafkaError._STATE))],
+)
+def test_what_was_read_when_the_brokers_would_not_describe_the_topic_is_not_skipped(
+    user: User, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """The right to describe a topic may be taken away and given back while records are read."""
+
+    def refuse(names: Collection[str], patience: float) -> dict[str, str]:
+        raise failure
+
+    with monkeypatch.context() as patched:
+        patched.setattr(user.topics, "ids", refuse)
+        with pytest.raises((errors.SourceRefused, errors.SourceUnavailable)):
+            user.store.consume(5)
+    assert user.saves(10) == list(range(10, 20))
+    assert user.offsets.stored[P] == 20
+
+
 def test_a_partition_that_cannot_be_claimed_brings_nothing_again_of_another(user: User) -> None:
     def failing() -> None:
         user.offsets.away = True

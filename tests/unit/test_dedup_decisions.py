@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 import landonce
 from landonce.dedup import comparing
-from landonce.dedup.accept import acceptance
+from landonce.dedup.accept import acceptance, reshard
 from landonce.dedup.comparing import JoinedShards, Joining, Share, StagedBlock
 from landonce.dedup.contents import Chunk
-from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of, place_of, sort_ids
 from landonce.dedup.store import Acceptance, Scope, ShardRuns, Store, StorePlace
 from landonce.engine.exchange import whole

@@ -10,7 +10,7 @@ import yaml
 
 from landonce.config.dedup import Dedup
 from landonce.config.model import duration_words
-from landonce.dedup.growth import DAY, Growth, grown, growth, growth_words, rate_of
+from landonce.dedup.stats import DAY, Growth, grown, growth, growth_words, rate_of
 from landonce.dedup.store import Recent, Scope
 from landonce.protocol.dedup import ListedRun
 from landonce.sinks.pipeline_file import Pipeline, parse

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from landonce.config.dedup import Dedup
 from landonce.dedup import blake2b, ids
 from landonce.dedup.ids import Coordinates, compute
+from landonce.dedup.pipelines import accept_sink
 from landonce.dedup.rows import RowsRecipe, RowsWorker
 from landonce.dedup.rule import KeyColumn, KeyRule, key_rule
-from landonce.dedup.run import accept_sink
 from landonce.dedup.store import StorePlace
 from landonce.errors import ConfigError
 from landonce.protocol.ranges import Partition

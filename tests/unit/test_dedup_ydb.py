@@ -17,8 +17,8 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from ydb_sqlalchemy.sqlalchemy import YqlDialect
 
+from landonce.dedup.accept import reshard
 from landonce.dedup.contents import Chunk
-from landonce.dedup.reshard import reshard
 from landonce.dedup.runs import Keys, digest_of, encode, first_seen_of
 from landonce.dedup.store import Acceptance, Replacement, Store, StorePlace
 from landonce.dedup.tables import NEW, SENT, metadata
@@ -55,6 +55,7 @@ def use(store: Store) -> None:
     added = Acceptance({0: 0, 1: 0}, (first,), chunks=(chunk,), kept_copies=(b"c",), terms=scope.terms)
     assert store.commit("p", 0, MARK, added)
     assert store.commit("p", 1, MARK, Acceptance(versions(2), (merged,), (first,)))
+    assert store.runs(scope) == (merged,)
     store.forget_runs([first])
     for ask in (store.mark, store.journal, store.removed):
         ask("p")

@@ -3,7 +3,7 @@
 import pytest
 
 from landonce.config.model import Batch
-from landonce.dedup.run import one_block
+from landonce.dedup.pipelines import one_block
 from landonce.protocol.packing import Pace, pack, take
 from landonce.protocol.ranges import Partition, Range
 

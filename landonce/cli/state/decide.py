@@ -287,7 +287,7 @@ def import_position(file: Path, before: Before, *, yes: bool) -> None:
 def _suits(target: Operations, command: str) -> None:
     """Raises if the pipeline has `dedup`, and the command is not for that."""
     if target.parts.config.dedup is not None:
-        from landonce.dedup.operate import refuse
+        from landonce.dedup.pipelines import refuse
 
         refuse(target.parts, command)
 
