@@ -20,7 +20,7 @@ from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
 from landonce.local.postgres import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.ranges import Partition
+from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Fate
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import JSON
@@ -115,6 +115,23 @@ def test_of_keys_that_the_table_takes_for_one_the_last_change_counts(
         (key.strip().lower(), word, at) for key, word, at in site.ask("SELECT id, word, _offset FROM events")
     )
     assert found == [("a", "new", 1), ("c", "b", 5)]
+
+
+@pytest.mark.parametrize("where", ["lite", "pg", "maria"])
+def test_rows_of_many_partitions_are_counted_and_removed(where: str, request: pytest.FixtureRequest) -> None:
+    """More ranges than a statement may have conditions (SQLite: 1,000) or parameters (PostgreSQL: 65,535)."""
+    site: Site = request.getfixturevalue(where)
+    state = site.prepared((0, 3))
+    assert site.settle(state, rows(0, 1, 2)).fate is Fate.LANDED
+    table = SqlTable(site.sink)
+    many = [Range(Partition("t", at), 0, 2) for at in range(17_000)]
+    try:
+        assert table.count(many) == 2
+        table.remove(many)
+        assert table.count(many) == 0
+    finally:
+        table.close()
+    assert site.coordinates() == [("t", 0, 2)]
 
 
 @pytest.mark.parametrize("where", ["keyed_pg", "keyed_lite"])

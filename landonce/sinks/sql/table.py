@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +60,7 @@ from landonce.sinks.sql.types import (
 )
 from landonce.sinks.transactional import TransactionalTable
 
+_RANGES_AT_ONCE = 200
 _PARTIAL = {"postgresql_where", "sqlite_where"}
 """Options of an index that does not cover every row."""
 _KEYS = text(
@@ -220,30 +222,35 @@ class SqlTable(TransactionalTable):
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows there are with these offsets."""
-        wanted, columns = self._within(ranges), self._coordinates
-        if not wanted:
-            return 0
+        rows = select(func.count()).select_from(self._coordinates)
         with self.scanning() as connection:
-            return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
+            return sum(int(connection.scalar(rows.where(some)) or 0) for some in self._within(ranges))
 
     def no_removal(self) -> str:
         return ""
 
     def remove(self, ranges: Iterable[Range]) -> None:
         """In one transaction."""
-        wanted = self._within(ranges)
-        if wanted:
-            with self._begun(self.database.writing) as connection:
-                connection.execute(delete(self._coordinates).where(or_(*wanted)))
+        with self._begun(self.database.writing) as connection:
+            for some in self._within(ranges):
+                connection.execute(delete(self._coordinates).where(some))
 
-    def _within(self, ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
+    def _within(self, ranges: Iterable[Range]) -> Iterator[ColumnElement[bool]]:
+        """Conditions for these offsets, each for some of the ranges: databases limit the depth and the parameters of a statement."""
         topic, number, offset = (self._coordinates.c[name] for name in COORDINATES)
-        return [
-            and_(
-                topic == each.partition.topic, number == each.partition.number, offset >= each.first, offset < each.end
+        left = iter(ranges)
+        while some := list(islice(left, _RANGES_AT_ONCE)):
+            yield or_(
+                *(
+                    and_(
+                        topic == each.partition.topic,
+                        number == each.partition.number,
+                        offset >= each.first,
+                        offset < each.end,
+                    )
+                    for each in some
+                )
             )
-            for each in ranges
-        ]
 
     @cached_property
     def _coordinates(self) -> Table:
