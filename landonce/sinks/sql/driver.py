@@ -180,11 +180,10 @@ class OpenSql(OpenTransactional):
         return self.run.columns(self._creation)
 
     def _creation(self, columns: Schema) -> str:
-        return (
-            self.table.creation(columns)
-            if self.run.parts is None
-            else sql_creation(self.run.parts, self.table, columns)
-        )
+        """The statements that make the table."""
+        if self.run.parts is None:
+            return self.table.creation(columns)
+        return sql_creation(self.run.parts, self.table, columns)
 
     def spark(self) -> SparkNeeds:
         return SparkNeeds(("landonce.sinks.sql.worker",))

@@ -463,7 +463,7 @@ def column_type(type_: pa.DataType, dialect: str) -> sql.TypeEngine[Any]:
         sized = dialect in ("mysql", "mariadb") and 0 < type_.byte_width <= _MOST_FIXED
         return sql.BINARY(type_.byte_width) if sized else plain[pa.binary()]
     if type_ == JSON and dialect != "yql":
-        own = {"postgresql": postgresql.JSON(), "sqlite": JsonText()}
+        own: dict[str, sql.TypeEngine[Any]] = {"postgresql": postgresql.JSON(), "sqlite": JsonText()}
         return own.get(dialect, plain[pa.string()])
     if pt.is_nested(type_) and landed(type_) == type_ and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
