@@ -194,7 +194,7 @@ class Connection:
 
     def ask(self, sql: str, parameters: Mapping[str, Value] | None = None, *, rows: Sequence[Rows] = ()) -> pa.Table:
         """The result of a query, which is sent again while its failure may pass. Values are `{name:Type}` parameters."""
-        known = self._settings(settings.READ)
+        known = self.settings_of(settings.READ)
         return _patiently(lambda: self._table(sql, parameters or {}, known, rows))
 
     def ask_if_allowed(self, sql: str, parameters: Mapping[str, Value] | None = None) -> pa.Table | None:
@@ -222,11 +222,8 @@ class Connection:
         sql = "SELECT count() FROM system.settings WHERE name = 'enable_time_time64_type' AND value IN ('1', 'true')"
         return bool(self.one(sql))
 
-    def insert_settings(self) -> dict[str, str]:
-        """The settings of every insert, without those that this server does not know."""
-        return self._settings(settings.INSERT)
-
-    def _settings(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def settings_of(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """These settings, without those that this server does not know, and the user's own."""
         if self._known is None:
             names = sorted({*settings.INSERT, *settings.READ})
             sql = "SELECT name, value, readonly FROM system.settings WHERE name IN {names:Array(String)}"
