@@ -224,10 +224,11 @@ class SqlTable(TransactionalTable):
         return ""
 
     def remove(self, ranges: Iterable[Range]) -> None:
-        """In one transaction."""
+        """In one transaction. The statements are made before it, because PostgreSQL ends a transaction that is idle."""
+        statements = [delete(self._coordinates).where(some) for some in self._within(ranges)]
         with self._begun(self.database.writing) as connection:
-            for some in self._within(ranges):
-                connection.execute(delete(self._coordinates).where(some))
+            for each in statements:
+                connection.execute(each)
 
     def _within(self, ranges: Iterable[Range]) -> Iterator[ColumnElement[bool]]:
         """Conditions for these offsets, each for some of the ranges: databases limit the depth and the parameters of a statement."""
