@@ -6,7 +6,7 @@ not, only this row is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, label_of
 from landonce.protocol.reasons import Reason
-from landonce.read.formats import Decoded, Reject
+from landonce.read.formats import Decoded, Indexes, Reject
 from landonce.read.formats.json.columns import fit
 from landonce.read.schema.fields import Schema
 
@@ -22,6 +22,7 @@ COORDINATES = ("_topic", "_partition", "_offset")
 """Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""
 CHANGE = "_change"
 """The column by which rows that are brought to a user's own sink say what they do to a row of the target: I, U or D."""
+_AT = "__landonce_at"
 NOWHERE = -1
 """The floor of a table that takes no rows at all."""
 _SCHEMA = pa.schema(
@@ -47,6 +48,20 @@ def records_of(rows: pa.Table) -> int:
     for name in ("_partition", "_offset"):
         another = another | (np.diff(rows.column(name).to_numpy()) != 0)
     return 1 + int(np.count_nonzero(another))
+
+
+def ends_by_key(rows: pa.Table, key: Sequence[str]) -> tuple[Indexes, Indexes]:
+    """The indexes of the first and of the last row of each key, in order. Arrow cannot group by an extension type: a UUID is grouped by its
+    sixteen bytes."""
+    keyed = pa.table({_AT: pa.array(np.arange(rows.num_rows))})
+    for name in key:
+        column = rows.column(name)
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
+        keyed = keyed.append_column(name, column)
+    found = keyed.group_by(list(key)).aggregate([(_AT, "min"), (_AT, "max")])
+    first, last = (np.sort(np.asarray(found.column(f"{_AT}_{each}").to_numpy(), np.int64)) for each in ("min", "max"))
+    return first, last
 
 
 def from_floors(rows: pa.Table, floors: Mapping[Partition, int], labels: Mapping[str, str]) -> pa.Table:

@@ -84,6 +84,30 @@ class SinkSection(Part, ABC):
         raise ConfigError("sink: a program passes the sink, so the pipeline file must say `sink: {wrapped: {}}`.")
 
 
+class ChangesSection(Part):
+    """Records that change rows: which field holds the operation, and what it is called."""
+
+    mode: Literal["upsert", "operation", "debezium", "dms"]
+    field: str = "op"
+    insert: tuple[str, ...] = ("c", "r", "i", "I", "insert", "INSERT")
+    update: tuple[str, ...] = ("u", "U", "update", "UPDATE")
+    delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
+
+    @model_validator(mode="after")
+    def _sound(self) -> ChangesSection:
+        names = [*self.insert, *self.update, *self.delete]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} can only stand for one operation")
+        return self
+
+    def decoding(self) -> changes.Changes:
+        """As decoders take it."""
+        from landonce.read import changes
+
+        return changes.Changes(self.mode, self.field, self.insert, self.update, self.delete)
+
+
 class TableSection(SinkSection):
     """What sinks with a table have in common."""
 
@@ -104,6 +128,47 @@ class TableSection(SinkSection):
         if isinstance(given, dict) and "coordinates" in given:
             raise ValueError("coordinates: landonce always keeps the coordinates of rows; delete this key")
         return given
+
+
+def one_column(given: Any) -> Any:
+    """A `key` of one column may be written without brackets."""
+    if isinstance(given, dict) and isinstance(given.get("key"), str):
+        return {**given, "key": (given["key"],)}
+    return given
+
+
+class KeyedSection(TableSection):
+    """What sinks have in common whose records add rows, or change them by a key."""
+
+    mode: Literal["insert", "upsert"] = "insert"
+    key: tuple[str, ...] = ()
+    """The columns that identify a row, if records change rows."""
+    changes: ChangesSection | None = None
+    """How records say what happened. Default: each record is the new row of its key, and a tombstone deletes the row."""
+    evolve: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_column(cls, given: Any) -> Any:
+        return one_column(given)
+
+    @model_validator(mode="after")
+    def _keyed(self) -> KeyedSection:
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
+        if self.changes is not None and self.mode != "upsert":
+            raise ValueError("changes: needs `mode: upsert` and a `key`")
+        return self
+
+    @property
+    def meaning(self) -> ChangesSection | None:
+        """How records change rows; None if each record is a row."""
+        return self.changes or ChangesSection(mode="upsert") if self.mode == "upsert" else None
+
+    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
+        del ledger
+        if not transform.empty and (self.key or self.evolve):
+            raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
 
 
 class RoutedTable(Part):
@@ -209,42 +274,3 @@ def from_program(kind: type[Section], name: str, **given: Any) -> Section:
         raise ConfigError(secrets.redact(f"{place}: {found['msg'].removeprefix('Value error, ')}.")) from None
     placed = made.beside(Path.cwd())
     return placed if isinstance(placed, kind) else made
-
-
-def one_column(given: Any) -> Any:
-    """A `key` of one column may be written without brackets."""
-    if isinstance(given, dict) and isinstance(given.get("key"), str):
-        return {**given, "key": (given["key"],)}
-    return given
-
-
-def refuse_unkeyed(mode: str, key: tuple[str, ...], changes: ChangesSection | None) -> None:
-    """Raises `ValueError` where only some of `mode: upsert`, `key` and `changes` are there."""
-    if (mode == "upsert") != bool(key):
-        raise ValueError("`mode: upsert` and `key`, the columns that name one row, go together")
-    if changes is not None and mode != "upsert":
-        raise ValueError("changes: needs `mode: upsert` and a `key`")
-
-
-class ChangesSection(Part):
-    """Records that change rows: which field holds the operation, and what it is called."""
-
-    mode: Literal["upsert", "operation", "debezium", "dms"]
-    field: str = "op"
-    insert: tuple[str, ...] = ("c", "r", "i", "I", "insert", "INSERT")
-    update: tuple[str, ...] = ("u", "U", "update", "UPDATE")
-    delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
-
-    @model_validator(mode="after")
-    def _sound(self) -> ChangesSection:
-        names = [*self.insert, *self.update, *self.delete]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} can only stand for one operation")
-        return self
-
-    def decoding(self) -> changes.Changes:
-        """As decoders take it."""
-        from landonce.read import changes
-
-        return changes.Changes(self.mode, self.field, self.insert, self.update, self.delete)

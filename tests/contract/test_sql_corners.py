@@ -20,14 +20,14 @@ from landonce.errors import LandonceError, TargetRefused, TargetUnavailable
 from landonce.local.postgres import LocalPostgres
 from landonce.protocol.block_rows import Claim
 from landonce.protocol.ledger import LedgerState
-from landonce.protocol.ranges import Partition
+from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.receipt import Fate
+from landonce.read.rows import ends_by_key
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import JSON
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.held import SqlKeys
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.transactional import Blame, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -117,6 +117,39 @@ def test_of_keys_that_the_table_takes_for_one_the_last_change_counts(
     assert found == [("a", "new", 1), ("c", "b", 5)]
 
 
+def test_statements_are_no_longer_than_the_server_reads(maria: Site, mariadb: LocalMariaDB) -> None:
+    """It would refuse them, and the pipeline would halt, though each row alone can land. A row that is too long alone is a dead letter."""
+    [[usual]] = maria.ask("SELECT @@max_allowed_packet")
+    with mariadb.connect() as admin, admin.cursor() as cursor:
+        cursor.execute("SET GLOBAL max_allowed_packet = 1048576")
+        try:
+            state = maria.prepared((0, 3), (3, 6))
+            long = dict.fromkeys(range(3), "x" * 500000)
+            assert maria.settle(state, rows(0, 1, 2, words=long)).fate is Fate.LANDED
+            found = maria.refused(state, rows(3, 4, 5, words={4: "x" * 1_100_000}), 1)
+        finally:
+            cursor.execute(f"SET GLOBAL max_allowed_packet = {usual}")
+    assert [(at, why.blame) for at, why in found or ()] == [(1, Blame.ROW)]
+    assert [why.said for _, why in found or ()] == ["the row takes more than max_allowed_packet (1,048,575 bytes)"]
+
+
+@pytest.mark.parametrize("where", ["lite", "pg", "maria"])
+def test_rows_of_many_partitions_are_counted_and_removed(where: str, request: pytest.FixtureRequest) -> None:
+    """More ranges than a statement may have conditions in SQLite."""
+    site: Site = request.getfixturevalue(where)
+    state = site.prepared((0, 3))
+    assert site.settle(state, rows(0, 1, 2)).fate is Fate.LANDED
+    table = SqlTable(site.sink)
+    many = [Range(Partition("t", at), 0, 2) for at in range(1_100)]
+    try:
+        assert table.count(many) == 2
+        table.remove(many)
+        assert table.count(many) == 0
+    finally:
+        table.close()
+    assert site.coordinates() == [("t", 0, 2)]
+
+
 @pytest.mark.parametrize("where", ["keyed_pg", "keyed_lite"])
 def test_what_a_deleted_row_held_may_be_anothers(where: str, request: pytest.FixtureRequest) -> None:
     """Under another unique key: a mail address, say, of an account that is closed and of one that is opened."""
@@ -134,7 +167,7 @@ def test_a_key_that_is_a_uuid(keyed_pg: Site) -> None:
     sent = changes((0, "U", 0, "one"), (1, "U", 0, "two"), (2, "U", 0, "uno"), (3, "D", 0, None))
     ids = [bytes([each]) * 16 for each in (1, 2, 1, 2)]
     sent = sent.set_column(4, "id", pa.chunked_array([pa.array(ids, pa.uuid())]))
-    sent = sent.take(last_changes(sent, ("id",)))
+    sent = sent.take(pa.array(ends_by_key(sent, ("id",))[1]))
     assert sent.num_rows == 2
     keyed_pg.settle(keyed_pg.prepared((0, 4)), sent)
     assert keyed_pg.ask("SELECT id::text, word FROM events") == [("01010101-0101-0101-0101-010101010101", "uno")]

@@ -143,7 +143,7 @@ def test_a_block_that_only_deletes_is_proven_by_what_is_gone(
 
 def test_control_a_probe_by_coordinates_alone_counts_twice(mirror: Collapsing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deletions that were merged away look as if they had never come, and are sent again under the next token."""
-    monkeypatch.setattr(probe.collapsing, "still_there", lambda *_: True)
+    monkeypatch.setattr(probe, "still_there", lambda *_: True)
     monkeypatch.setattr(deduplicating_token(), "_LONGEST_PLAN", 0)
     mirror.change(40, keys=6)
     mirror.run()

@@ -6,6 +6,7 @@ shards that cannot have a row (`optimize_skip_unused_shards`).
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +57,29 @@ ROWS = 300
 def both(tmp_path_factory: pytest.TempPathFactory, servers: None) -> Iterator[TwoShards]:
     with two_shards(tmp_path_factory.mktemp("both"), USERS) as found:
         yield found
+
+
+class Balancer(Proxy):
+    """Passes each request on to the next server."""
+
+    def __init__(self, servers: TwoShards) -> None:
+        self._ports = itertools.cycle(urlsplit(each.url).port or 0 for each in servers.servers)
+        super().__init__(0, lambda data: data)
+
+    def _serve(self, client: socket.socket) -> None:
+        self._upstream = next(self._ports)
+        super()._serve(client)
+
+
+def test_a_url_that_stands_for_several_servers_is_refused(both: TwoShards, new_table: Callable[[], str]) -> None:
+    """Rows that land on one would not be found on the other."""
+    table, window = new_table(), "SETTINGS non_replicated_deduplication_window = 1000"
+    both.on_each(f"CREATE TABLE {table} ({COLUMNS}) ENGINE = MergeTree ORDER BY _offset {window}")
+    with closing(Balancer(both)) as balancer:
+        sink = landonce.clickhouse(f"http://localhost:{balancer.port}/default", table).to_sink("p")
+        found = sink.target().check()
+    [refused] = [each.what for each in found if each.level is Level.REFUSED]
+    assert refused.startswith("the url stands for several servers")
 
 
 # ── where rows go ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -655,7 +679,7 @@ def test_rows_of_another_map_are_recognised_where_they_are(
         def of_owners(self: ShardedWriter, rows: pa.Table, ranges: Any) -> Any:
             owner, asked = self._owners(rows), tuple(ranges)
             alone = [ShardedWriter(self._map, [each]) for each in self._writers]
-            monkeypatch.setattr(ShardedWriter, "_torn", lambda *_: False)
+            monkeypatch.setattr(shards, "torn", lambda *_: False)
             parts = [probe(each, rows, asked) for each in alone]
             missing = np.choose(owner, [np.asarray(each.missing) for each in parts])
             presence = parts[0].presence.__class__(rows.num_rows, int(missing.sum()))

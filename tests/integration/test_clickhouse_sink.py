@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from clickhouse_tables import (
     COORDINATES,
+    WINDOW,
     Proxy,
     block,
     covering,
@@ -35,7 +36,11 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence, Reply
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse import connection as requests
+from landonce.sinks.clickhouse import keyed
+from landonce.sinks.clickhouse.address import TableName
+from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.replies import judge
+from landonce.sinks.clickhouse.table import describe
 
 pytestmark = pytest.mark.integration
 
@@ -125,6 +130,7 @@ CUTTING = {
     "read_overflow_mode": "break",
     "result_overflow_mode": "break",
 }
+EMPTY = {"empty_result_for_aggregation_by_empty_set": 1}
 
 
 class WithProfile(LocalClickHouse):
@@ -138,7 +144,7 @@ class WithProfile(LocalClickHouse):
         return before + "<odd><password>" + after.replace("<profile>default</profile>", "<profile>odd</profile>", 1)
 
 
-@pytest.mark.parametrize("more", [CACHING, CUTTING], ids=["caching", "cutting"])
+@pytest.mark.parametrize("more", [CACHING, CUTTING, EMPTY], ids=["caching", "cutting", "empty"])
 def test_no_profile_can_take_the_guarantee_away(tmp_path: Path, more: dict[str, object]) -> None:
     odd = LocalUser("odd")
     server = WithProfile(tmp_path / "ch", extra_users=(odd,))
@@ -153,9 +159,45 @@ def test_no_profile_can_take_the_guarantee_away(tmp_path: Path, more: dict[str, 
             assert parts(server, "t") == [1000, 1000, 1000]
             assert writer.probe(rows, covering(rows)).presence.complete
         next_rows = numbers(10, first=3000)
+        assert writer.count(covering(next_rows)) == 0
         assert writer.probe(next_rows, covering(next_rows)).presence.missing == 10
         writer.send(next_rows, insert(target, "b"))
         assert writer.probe(next_rows, covering(next_rows)).presence.missing == 0
+
+
+def test_a_table_with_more_lists_than_queries_may_be_deep(clickhouse: LocalClickHouse, new_table: NewTable) -> None:
+    table = new_table()
+    make(clickhouse, table, ", ".join(f"c{at} Array(Int64) DEFAULT [{at}]" for at in range(130)))
+    sink = sink_for(clickhouse, table)
+    rows = block({f"c{at}": pa.array([[1], None], pa.list_(pa.int64())) for at in range(130)})
+    assert sink.writer().send(rows, insert(sink.target(), "a")) is Reply.ACKNOWLEDGED
+    assert clickhouse.ask(f"SELECT c0, c129 FROM {table} ORDER BY _offset").split() == ["[1]", "[1]", "[0]", "[129]"]
+
+
+def test_no_profile_cuts_a_set_of_keys_short(tmp_path: Path) -> None:
+    """The block would count as landed, though the rows that it takes away are still there."""
+    odd = LocalUser("odd")
+    server = WithProfile(tmp_path / "ch", extra_users=(odd,))
+    server.profile = "<max_rows_in_set>10</max_rows_in_set><set_overflow_mode>break</set_overflow_mode>"
+    with server:
+        columns = "id Int64, sign Int8, _topic String, _partition Int32, _offset Int64"
+        server.ask(f"CREATE TABLE t ({columns}) ENGINE = CollapsingMergeTree(sign) ORDER BY id SETTINGS {WINDOW}")
+        server.ask("INSERT INTO t SELECT number, 1, 't', 0, number FROM numbers(199990, 10)")
+        connection = connect(landonce.clickhouse(server.url_for(odd), "t").to_sink("orders").access)
+        taken = block({"id": np.arange(200_000), "sign": np.full(200_000, -1, np.int8)})
+        assert keyed.still_there(connection, describe(connection, TableName("default", "t"), ("id",)), taken)
+
+
+def test_the_answer_to_a_long_question_is_read_whatever_the_profile_adds_to_it(tmp_path: Path) -> None:
+    odd = LocalUser("odd")
+    server = WithProfile(tmp_path / "ch", extra_users=(odd,))
+    server.profile = (
+        "<send_progress_in_http_headers>1</send_progress_in_http_headers>"
+        "<http_headers_progress_interval_ms>10</http_headers_progress_interval_ms>"
+    )
+    with server:
+        connection = connect(landonce.clickhouse(server.url_for(odd), "t").to_sink("orders").access)
+        assert connection.one("SELECT count(sleepEachRow(0.02)) FROM numbers(140) SETTINGS max_block_size = 1") == 140
 
 
 def test_a_profile_that_fixes_a_setting_is_refused_by_name(tmp_path: Path) -> None:
@@ -365,6 +407,24 @@ def test_a_token_that_outlived_its_part_is_used_up_and_the_next_one_lands(tmp_pa
         assert writer.probe(rows, covering(rows)).presence.missing == 10  # acknowledged, and not there
         assert writer.send(rows, insert(target, "next generation")) is Reply.ACKNOWLEDGED
         assert writer.probe(rows, covering(rows)).presence.complete
+
+
+def test_a_removal_that_takes_long_is_one_mutation(
+    clickhouse: LocalClickHouse, new_table: NewTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table()
+    make(clickhouse, table, "id Int64")
+    sink = sink_for(clickhouse, table)
+    target = sink.target()
+    sink.writer().send(numbers(10), insert(target, "a"))
+    monkeypatch.setattr(requests, "_QUERY_SECONDS", 0.5)
+    clickhouse.ask(f"SYSTEM STOP MERGES {table}")
+    going_on = threading.Timer(2, clickhouse.ask, [f"SYSTEM START MERGES {table}"])
+    going_on.start()
+    target.remove([Range(Partition("t", 0), 0, 8)])
+    going_on.join()
+    assert clickhouse.ask(f"SELECT count() FROM {table}").strip() == "2"
+    assert clickhouse.ask(f"SELECT count() FROM system.mutations WHERE table = '{table}'").strip() == "1"
 
 
 def test_looking_tells_the_ends_at_or_above_the_floors(clickhouse: LocalClickHouse, new_table: NewTable) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import landonce
-from landonce.errors import ConfigError, TableUnfit, TargetRefused
+from landonce.errors import ConfigError, TableUnfit, TargetRefused, TargetUnavailable
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.evolution import Evolution
@@ -19,8 +20,8 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema, UnsupportedType, json_note
 from landonce.sinks.clickhouse import driver, evolve, settings, sink
-from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
+from landonce.sinks.clickhouse.nested import without_absent
 from landonce.sinks.clickhouse.probe import Line, compare, where
 from landonce.sinks.clickhouse.replies import LATE, PERMANENT, UNDECIDED, Answer, first_line, judge
 from landonce.sinks.clickhouse.table import (
@@ -273,6 +274,9 @@ def test_a_view_that_failed_is_named_however_long_the_message() -> None:
 def test_what_the_insert_itself_refused_is_reported_in_plain_words() -> None:
     late = Answer(500, 395, "q", f"Code: 395. DB::Exception: {LATE}: while executing 'FUNCTION throwIf(…)'".encode())
     assert late.said == "this insert came after its deadline"
+    page = b"<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n</html>"
+    assert Answer(413, data=page).said == "HTTP status 413, not from ClickHouse itself: 413 Request Entity Too Large"
+    assert Answer(502).said == "HTTP status 502, not from ClickHouse itself"
     quoted = Answer(500, 62, "q", f"Code: 62. DB::Exception: Syntax error: … throwIf(…, '{LATE}')".encode())
     with pytest.raises(TargetRefused, match="syntax error"):  # a statement that is quoted is not late
         judge(quoted, "q", "d.t")
@@ -367,7 +371,8 @@ def test_every_statement_that_makes_alters_drops_or_kills_names_the_cluster(monk
     recorded = Recorded()
     for module in (driver, sink):
         monkeypatch.setattr(module, "connect", lambda _: recorded)
-    monkeypatch.setattr(evolve, "describe", lambda *_: there)
+    seen = iter([there, replace(there, columns=(Column("id", "Int64", "", ""),))])
+    monkeypatch.setattr(evolve, "describe", lambda *_: next(seen))
     target = made.target()
     target.kill()
     target.take_back()
@@ -378,6 +383,16 @@ def test_every_statement_that_makes_alters_drops_or_kills_names_the_cluster(monk
     assert drop == "DROP TABLE IF EMPTY `d`.`t` ON CLUSTER `shards`"
     assert create.startswith("CREATE TABLE IF NOT EXISTS `d`.`t` ON CLUSTER `shards`\n")
     assert alter == "ALTER TABLE `d`.`t` ON CLUSTER `shards` MODIFY COLUMN `id` Int64"
+
+
+def test_a_table_that_does_not_show_its_alter_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `alter_sync = 0` the answer comes first. Rows that were fitted to such a table would lack the new column."""
+    made = landonce.clickhouse("http://localhost/d", "t").to_sink("p")
+    there = Table(made.table_name, "ReplicatedMergeTree", "", "", "_offset", (), (Column("id", "Int32", "", ""),))
+    monkeypatch.setattr(sink, "connect", lambda _: Recorded())
+    monkeypatch.setattr(evolve, "describe", lambda *_: there)
+    with pytest.raises(TargetUnavailable, match=r"does not show it yet: MODIFY COLUMN `id` Int64"):
+        made.change("t", Evolution(widened=((("id",), pa.int64()),)))
 
 
 @pytest.mark.parametrize(

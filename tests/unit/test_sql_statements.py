@@ -22,6 +22,7 @@ from landonce.ledger.mysql import MySqlDatabase
 from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_metadata, block_table, metadata, pipeline_table, push_metadata
 from landonce.protocol.block_rows import Claim
+from landonce.read.rows import ends_by_key
 from landonce.read.sample import usable_columns
 from landonce.read.schema.ddl import UnfitFields, parse_schema, spelled_schema
 from landonce.read.schema.fields import JSON, Field, UnsupportedType
@@ -49,7 +50,6 @@ from landonce.sinks.sql.types import (
     field_of,
     new_table,
 )
-from landonce.sinks.sql.worker import last_changes
 from landonce.sinks.transactional import Blame
 
 PLACE = BlockKey("p", 7, 2)
@@ -159,10 +159,10 @@ def test_postgres_merges_what_is_staged() -> None:
 
 def test_the_last_change_of_a_key_wins() -> None:
     rows = pa.table({"a": [1, 2, 1, 3, 2], "b": ["x", "x", "x", "y", "z"], "n": [0, 1, 2, 3, 4]})
-    assert last_changes(rows, ("a", "b")).to_pylist() == [1, 2, 3, 4]
-    assert last_changes(rows, ("a",)).to_pylist() == [2, 3, 4]
+    assert ends_by_key(rows, ("a", "b"))[1].tolist() == [1, 2, 3, 4]
+    assert ends_by_key(rows, ("a",))[1].tolist() == [2, 3, 4]
     uuids = pa.array([bytes([each]) * 16 for each in (1, 2, 1)], pa.uuid())
-    assert last_changes(pa.table({"u": uuids}), ("u",)).to_pylist() == [1, 2]
+    assert ends_by_key(pa.table({"u": uuids}), ("u",))[1].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("name", TYPES)

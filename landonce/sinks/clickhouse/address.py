@@ -106,4 +106,4 @@ def query_prefix(pipeline: str, table: TableName) -> str:
 
 
 def _bad_url(why: str) -> ConfigError:
-    return ConfigError(f"the ClickHouse url {why}: http(s)://user:password@host:port/database")
+    return ConfigError(f"the ClickHouse url {why}.", command="write it as http(s)://user:password@host:port/database")

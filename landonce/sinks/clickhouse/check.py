@@ -35,6 +35,7 @@ from landonce.sinks.contract import Finding, Level
 _refused, _warning = partial(Finding, Level.REFUSED), partial(Finding, Level.WARNING)
 _SMALLEST_WINDOW = 1_000
 _SKEW_MS = 5_000
+_SERVER_QUESTIONS = 4
 _OLDEST = (24, 10)  # CHECK GRANT
 
 _WRONG_ENGINES = {
@@ -76,6 +77,7 @@ def check(connection: Connection, name: TableName, *, cluster: str, key: tuple[s
     findings += _reading(connection, table)
     findings += _replicas(connection, table, cluster)
     findings += _rights(connection, table)
+    findings += _servers(connection, table)
     return tuple(findings)
 
 
@@ -284,6 +286,31 @@ def _replicas(connection: Connection, table: Table, cluster: str) -> Iterator[Fi
         yield _warning(
             "insert_quorum is 0: an acknowledged block is on one replica, and is lost with it",
             "set insert_quorum: auto under `settings` if a lost replica must not lose rows",
+        )
+
+
+def place_of(connection: Connection, name: TableName) -> str:
+    """What a table on a server has in common with itself under another name of the server, and with no other."""
+    sql = "SELECT concat(toString(serverUUID()), toString(data_paths)) FROM system.tables WHERE database = {database:String} AND name = {name:String}"
+    return str(connection.one(sql, {"database": name.database, "name": name.name}))
+
+
+def _servers(connection: Connection, table: Table) -> Iterator[Finding]:
+    """Each request has a connection of its own, so that a load balancer may pass each to another server."""
+    answered = {place_of(connection, table.name) for _ in range(_SERVER_QUESTIONS)}
+    if len(answered) == 1 or table.engine.startswith("Shared"):
+        return
+    if not table.replicated:
+        yield _refused(
+            f"the url stands for several servers, and each has a table {table.name} of its own: rows that one of them holds are not "
+            "found on the others, and would be written again",
+            "name one server in the url; or the shards, in `endpoints`",
+        )
+    else:
+        yield _warning(
+            "the url stands for several servers: after a doubt, one whose replica is behind may not show a block that landed, and the "
+            "block would be written again",
+            "name one fixed replica in the url",
         )
 
 

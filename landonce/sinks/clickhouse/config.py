@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from landonce.config.model import Duration, LedgerSection, Transform
+from landonce.config.model import Duration
 from landonce.config.part import SecretUrl
 from landonce.errors import ConfigError
 from landonce.sinks.clickhouse.address import quoted
-from landonce.sinks.section import ChangesSection, RoutedSection, from_program, one_column, refuse_unkeyed
+from landonce.sinks.section import KeyedSection, RoutedSection, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.clickhouse.shards import ShardMap
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from landonce.sinks.clickhouse.table import Layout
 
 
-class ClickHouse(RoutedSection):
+class ClickHouse(KeyedSection, RoutedSection):
     """Tables in ClickHouse, each `table` or `database.table`: one, several, or one per topic and value of a field."""
 
     url: SecretUrl | None = None
@@ -33,12 +33,6 @@ class ClickHouse(RoutedSection):
     """An expression, or a list of columns, of which `hash` is taken."""
     hash: Literal["cityHash64", "xxHash64", "sipHash64", "murmurHash3_64", "intHash64", "none"] | None = None
     create: bool = False
-    mode: Literal["insert", "upsert"] = "insert"
-    key: tuple[str, ...] = ()
-    """The columns that identify a row, if records change rows."""
-    changes: ChangesSection | None = None
-    """How records say what happened. Default: each record is the new row of its key, and a tombstone deletes the row."""
-    evolve: bool = False
     engine: str = Field(default="MergeTree", pattern=r"(?s)^\w*MergeTree(\s*\(.*\))?$")
     """Of a table that landonce creates; so are the next six."""
     order_by: str | None = None
@@ -77,14 +71,8 @@ class ClickHouse(RoutedSection):
             self.key,
         )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_column(cls, given: Any) -> Any:
-        return one_column(given)
-
     @model_validator(mode="after")
     def _sound(self) -> ClickHouse:
-        refuse_unkeyed(self.mode, self.key, self.changes)
         if self.client_key is not None and self.client_cert is None:
             raise ValueError("client_key: its certificate is missing; name it in client_cert")
         if self.collapses and (self.meaning is None or self.meaning.mode not in ("debezium", "dms")):
@@ -135,20 +123,10 @@ class ClickHouse(RoutedSection):
         return name.removeprefix("Replicated").removeprefix("Shared") == "CollapsingMergeTree"
 
     @property
-    def meaning(self) -> ChangesSection | None:
-        """How records change rows; None if each record is a row."""
-        return self.changes or ChangesSection(mode="upsert") if self.mode == "upsert" else None
-
-    @property
     def no_dedup(self) -> str:
         if self.endpoints:
             return "in ClickHouse, takes one server, and does not go with `endpoints`"
         return super().no_dedup
-
-    def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
-        del ledger
-        if not transform.empty and (self.key or self.evolve):
-            raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
 
     def to_sink(self, pipeline: str) -> ClickHouseSink:
         from landonce.sinks.clickhouse.sink import ClickHouseSink, read_certificates

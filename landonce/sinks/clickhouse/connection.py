@@ -16,13 +16,12 @@ The password is only in the request's header: never in a message, a log line or 
 from __future__ import annotations
 
 import secrets
-import ssl
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -154,12 +153,12 @@ def _connect(access: Access, timeout: float) -> HTTPConnection:
 
 
 def _certificate_refusal(error: Exception, access: Access, *, again: bool = False) -> CertificateRefused | None:
+    """`again`: the server may be asked once more for the reason."""
     address = access.address
-
-    def asked_again() -> ssl.SSLError | None:
-        return tls.examine(address.host, address.port, tls.context(access.authority, access.certificate))
-
-    return tls.refusal(error, f"ClickHouse, {address}", address.host, _CERTIFICATE_KEYS, asked_again if again else None)
+    examine = None
+    if again:
+        examine = partial(tls.examine, address.host, address.port, tls.context(access.authority, access.certificate))
+    return tls.refusal(error, f"ClickHouse, {address}", address.host, _CERTIFICATE_KEYS, examine)
 
 
 def _send(connection: HTTPConnection, address: Address, parameters: Mapping[str, str], body: Form | bytes) -> None:
@@ -195,7 +194,7 @@ class Connection:
 
     def ask(self, sql: str, parameters: Mapping[str, Value] | None = None, *, rows: Sequence[Rows] = ()) -> pa.Table:
         """The result of a query, which is sent again while its failure may pass. Values are `{name:Type}` parameters."""
-        known = self._settings(settings.READ)
+        known = self.settings_of(settings.READ)
         return _patiently(lambda: self._table(sql, parameters or {}, known, rows))
 
     def ask_if_allowed(self, sql: str, parameters: Mapping[str, Value] | None = None) -> pa.Table | None:
@@ -209,9 +208,9 @@ class Connection:
         """The one value of the one row of a query."""
         return self.ask(sql, parameters).column(0)[0].as_py()
 
-    def do(self, sql: str) -> str:
-        """Runs an administrative statement that may be repeated, and returns its output."""
-        return _patiently(lambda: self._request(sql, dict(self.access.extra)).text)
+    def do(self, sql: str, *, seconds: float | None = None) -> str:
+        """Runs an administrative statement that may be repeated, and returns its output. `seconds`: how long it may take."""
+        return _patiently(lambda: self._request(sql, dict(self.access.extra), seconds=seconds).text)
 
     def granted(self, right: str) -> bool:
         """Whether the user has a right, such as `INSERT ON t`."""
@@ -223,11 +222,8 @@ class Connection:
         sql = "SELECT count() FROM system.settings WHERE name = 'enable_time_time64_type' AND value IN ('1', 'true')"
         return bool(self.one(sql))
 
-    def insert_settings(self) -> dict[str, str]:
-        """The settings of every insert, without those that this server does not know."""
-        return self._settings(settings.INSERT)
-
-    def _settings(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def settings_of(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """These settings, without those that this server does not know, and the user's own."""
         if self._known is None:
             names = sorted({*settings.INSERT, *settings.READ})
             sql = "SELECT name, value, readonly FROM system.settings WHERE name IN {names:Array(String)}"
@@ -247,13 +243,15 @@ class Connection:
         except pa.ArrowInvalid as error:
             raise self._unavailable("an answer that is not whole") from error
 
-    def _request(self, sql: str, parameters: Mapping[str, str], rows: Sequence[Rows] = ()) -> Answer:
+    def _request(
+        self, sql: str, parameters: Mapping[str, str], rows: Sequence[Rows] = (), seconds: float | None = None
+    ) -> Answer:
         """One request. Raises `TargetRefused` if waiting does not help, and `TargetUnavailable` otherwise."""
         access = self.access
         parameters = {**parameters, "database": access.address.database, "wait_end_of_query": "1"}
         body = Form(sql, tuple(rows)) if rows else sql.encode()
         try:
-            answer = post(access, parameters, body, min(access.timeout, _QUERY_SECONDS))
+            answer = post(access, parameters, body, seconds or min(access.timeout, _QUERY_SECONDS))
         except (NotSent, NoAnswer) as error:
             if (
                 access.address.scheme == "https"

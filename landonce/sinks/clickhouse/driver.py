@@ -23,6 +23,8 @@ from landonce.sinks.contract import Finding, Level, Target
 
 _FLOORS_PER_QUESTION = 500
 _KILL_SECONDS = 120.0
+_MUTATION_SECONDS = 3600.0
+"""A statement that is sent again while its mutation still runs makes another mutation."""
 _VIEW_SECONDS = 20.0
 _POLL_SECONDS = 0.1
 
@@ -46,7 +48,7 @@ class ClickHouseTarget(Target):
         until = time.monotonic() + _KILL_SECONDS
         patient = time.monotonic() + _VIEW_SECONDS
         while self._running():
-            if time.monotonic() < patient and self._views():
+            if time.monotonic() < patient and self.exists() and describe(self._connection, self._name).views:
                 time.sleep(_POLL_SECONDS)
                 continue
             self._kill_once()
@@ -58,9 +60,6 @@ class ClickHouseTarget(Target):
                     command="landonce run {file}",
                 )
             time.sleep(_POLL_SECONDS)
-
-    def _views(self) -> bool:
-        return self.exists() and bool(describe(self._connection, self._name).views)
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
         bring_up_to_date(self._connection, describe(self._connection, self._name))
@@ -135,7 +134,8 @@ class ClickHouseTarget(Target):
         ]
         for start in range(0, len(wanted), _FLOORS_PER_QUESTION):
             some = " OR ".join(wanted[start : start + _FLOORS_PER_QUESTION])
-            self._connection.do(f"ALTER TABLE {self._name.sql} DELETE WHERE {some} SETTINGS mutations_sync = 2")
+            statement = f"ALTER TABLE {self._name.sql} DELETE WHERE {some} SETTINGS mutations_sync = 2"
+            self._connection.do(statement, seconds=_MUTATION_SECONDS)
 
     def schema(self) -> Schema:
         return schema_of(describe(self._connection, self._name, self._key).record_columns)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.types as pt
 
+from landonce.errors import TargetUnavailable
 from landonce.read.evolution import Evolution
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.clickhouse.address import TableName, quoted
@@ -40,10 +41,18 @@ def _new(path: tuple[str, ...], type_: pa.DataType | None) -> bool:
 
 
 def apply(connection: Connection, name: TableName, wanted: Evolution, layout: Layout) -> None:
-    """One ALTER, of what the table lacks now: somebody else may have altered it since workers asked."""
+    """One ALTER, of what the table lacks now: somebody else may have altered it since workers asked. Then the table is asked again: a
+    server may alter it later (`alter_sync = 0`), and what the table does not know then would be left out of the rows."""
     todo = list(steps(describe(connection, name), wanted))
-    if todo:
-        connection.do(f"ALTER TABLE {name.sql}{layout.on_cluster} {', '.join(todo)}")
+    if not todo:
+        return
+    connection.do(f"ALTER TABLE {name.sql}{layout.on_cluster} {', '.join(todo)}")
+    if left := list(steps(describe(connection, name), wanted)):
+        raise TargetUnavailable(
+            f"ClickHouse accepted an ALTER of {name}, and the table does not show it yet: {left[0]}.",
+            safe="No record was written.",
+            command="landonce run {file}",
+        )
 
 
 def steps(table: Table, wanted: Evolution) -> Iterator[str]:
@@ -55,9 +64,8 @@ def steps(table: Table, wanted: Evolution) -> Iterator[str]:
             (definition,) = column_definitions(Schema((Field(path[0], type_),)))
             yield f"ADD COLUMN IF NOT EXISTS {definition}"
     wider = {path[0]: type_ for path, type_ in wanted.widened}
-    for each in sorted({*wider, *(path[0] for path in wanted.optional)} & columns.keys()):
-        if _in_key(table, each):
-            continue
+    in_key = words(table.sorting_key) | words(table.partition_key)  # ClickHouse does not change such a column
+    for each in sorted(({*wider, *(path[0] for path in wanted.optional)} & columns.keys()) - in_key):
         column = columns[each]
         changed = _changed(column, wider.get(each), nullable=(each,) in wanted.optional)
         if changed != column.type:
@@ -95,8 +103,3 @@ _NUMBERS = {("Float32", pa.float64()): "Float64"} | {
     for wide in (16, 32, 64)
     if narrow < wide
 }
-
-
-def _in_key(table: Table, name: str) -> bool:
-    """Whether rows are sorted or partitioned by it: ClickHouse does not change such a column."""
-    return name in words(table.sorting_key) | words(table.partition_key)

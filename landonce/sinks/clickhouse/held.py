@@ -36,12 +36,11 @@ from landonce.sinks.audit import (
     each_text,
     plain,
 )
-from landonce.sinks.clickhouse.absent import without_absent
 from landonce.sinks.clickhouse.address import literal, quoted
 from landonce.sinks.clickhouse.connection import connect
 from landonce.sinks.clickhouse.documents import OneOf
+from landonce.sinks.clickhouse.nested import like, without_absent
 from landonce.sinks.clickhouse.probe import bring_up_to_date
-from landonce.sinks.clickhouse.raw_bytes import like
 from landonce.sinks.clickhouse.shards import ShardMap, misplaced
 from landonce.sinks.clickhouse.sink import ClickHouseSink
 from landonce.sinks.clickhouse.table import Column, Table, describe

@@ -2,7 +2,7 @@
 
     landonce_ledger     name                    entry
     ──────────────────  ──────────────────────  ────────────────────────────────────────────────────────────
-    one row             the pipeline's name     its state, the notes of late, and where the older notes are
+    one row             the pipeline's name     its state, the latest notes, and the names of the rows with older ones
     rows of old notes   name/notes/random       notes, oldest first; written once, and never changed
 
 A row is a node of Keeper (or ZooKeeper), and every change of it has the next version. A change is one UPDATE of the pipeline's row where the
@@ -65,9 +65,9 @@ _MOST = 900_000
 """Bytes. A node of Keeper holds 1 MB."""
 _MANY_NOTES = 50
 _RECENT = 32
-"""Changes that an entry names. More drivers than that do not fight for a pipeline."""
+"""How many of its last changes an entry names: more than there are drivers that compete for one pipeline."""
 _SYNC = "/sync"
-"""A row that says nothing. Who writes it, or is refused because it is there, reads everything that was written before."""
+"""An empty row. A session that has written it, or was refused because it exists, reads everything that was written before."""
 _DEFINITION = re.compile(r"KeeperMap\('((?:[^'\\]|\\.)*)'")
 _NOTHING_CHANGED = "Nothing was changed."
 
@@ -169,8 +169,8 @@ class KeeperMapLedger(PatientLedger):
         raise fenced(old, self._state(after))
 
     def _with(self, entry: Entry, note: Note | None) -> Entry:
-        """Notes that become too many get a row of their own first, which must be there: nobody reads it back. If the change fails, nobody
-        ever looks at that row, and the next attempt writes another."""
+        """The entry with one more note. Too many notes are moved to a row of their own first. That insert must succeed, because the row is
+        not read back. If the change fails, no entry names the row, and the next attempt writes another."""
         if note is None:
             return entry
         if len(entry.notes) >= _MANY_NOTES:
@@ -190,7 +190,7 @@ class KeeperMapLedger(PatientLedger):
         return made
 
     def _make_table(self) -> None:
-        """On the server that answers. One that is made at a path with rows has these rows."""
+        """On the server that answers. If rows exist at the path already, the table has them."""
         self._checked = False
         self._do(
             f"CREATE TABLE IF NOT EXISTS {self._table.sql} (name String, entry String) "
@@ -226,21 +226,19 @@ class KeeperMapLedger(PatientLedger):
             return
         named = f"database = {literal(self._table.database)} AND name = {literal(self._table.name)}"
         rows = self._ask(f"SELECT engine, engine_full FROM system.tables WHERE {named}")  # noqa: S608
-        for row in rows:
-            self._refuse_other(row["engine"], row["engine_full"])
+        for engine, definition in ((row["engine"], row["engine_full"]) for row in rows):
+            found = _DEFINITION.match(definition) if engine == "KeeperMap" else None
+            path = re.sub(r"\\(.)", r"\1", found[1]) if found is not None else None
+            if path is not None and path.rstrip("/") == self._path.rstrip("/"):
+                continue
+            there = f"has the engine {engine}" if path is None else f"is at the path {path!r} of Keeper"
+            right = "" if path is None else f"the path {path!r}, or "
+            raise ConfigError(
+                f"ledger.keeper_map: the table {self.place} {there}, and the path that is named is {self._path!r}.",
+                safe=_NOTHING_CHANGED,
+                command=f"name {right}another `table` under `ledger` in {{file}}",
+            )
         self._checked = bool(rows)
-
-    def _refuse_other(self, engine: str, definition: str) -> None:
-        path = _path_of(definition) if engine == "KeeperMap" else None
-        if path is not None and path.rstrip("/") == self._path.rstrip("/"):
-            return
-        there = f"has the engine {engine}" if path is None else f"is at the path {path!r} of Keeper"
-        right = "" if path is None else f"the path {path!r}, or "
-        raise ConfigError(
-            f"ledger.keeper_map: the table {self.place} {there}, and the path that is named is {self._path!r}.",
-            safe=_NOTHING_CHANGED,
-            command=f"name {right}another `table` under `ledger` in {{file}}",
-        )
 
     def _row(self) -> tuple[Entry, int] | None:
         """The pipeline's row and its version."""
@@ -319,12 +317,6 @@ class KeeperMapLedger(PatientLedger):
 
     def _reason(self, failure: Exception) -> str:
         return str(failure)
-
-
-def _path_of(definition: str) -> str | None:
-    """Out of `KeeperMap('PATH'…`, as ClickHouse writes it."""
-    found = _DEFINITION.match(definition)
-    return found and re.sub(r"\\(.)", r"\1", found[1])
 
 
 def _mark(state: LedgerState) -> str:

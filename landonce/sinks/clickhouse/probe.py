@@ -6,7 +6,7 @@ it can outlive its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Presence
-from landonce.sinks.clickhouse import collapsing
 from landonce.sinks.clickhouse.address import TableName, quoted
 from landonce.sinks.clickhouse.connection import Connection
-from landonce.sinks.clickhouse.keyed import as_rows, replaced
+from landonce.sinks.clickhouse.keyed import as_rows, replaced, still_there
 from landonce.sinks.clickhouse.table import COORDINATE_TYPES, Table, key_columns, to_evaluate
 from landonce.sinks.contract import COORDINATES, Probe
 
@@ -36,27 +35,34 @@ def probe(connection: Connection, table: Table, rows: pa.Table, ranges: Sequence
     if table.sign_column:
         return _of_pairs(connection, table, rows, line, ranges)
     seen = compare(line.numbers(rows), line.numbers(found_in(connection, table, ranges)))
-    missing = pa.array(seen.missing)
     if table.key:
         return _of_changes(connection, table, rows, line, seen)
-    lacking = int(np.count_nonzero(seen.missing))
-    partial = lacking > 0 and seen.found_any and torn(connection, table, rows.filter(missing), ranges)
-    presence = Presence(
-        expected=rows.num_rows,
-        missing=lacking,
-        torn=partial,
-        duplicated=0 if table.resend_harmless else seen.duplicated,
+    return of_added(
+        seen,
+        lambda: torn(connection, table, rows.filter(pa.array(seen.missing)), ranges),
+        resend_harmless=table.resend_harmless,
     )
-    return Probe(presence, missing)
+
+
+def of_added(seen: Comparison, torn: Callable[[], bool], *, resend_harmless: bool) -> Probe:
+    """Of rows that are only added. `torn`: asked where some are there and others are not."""
+    lacking = int(np.count_nonzero(seen.missing))
+    presence = Presence(
+        expected=len(seen.missing),
+        missing=lacking,
+        torn=lacking > 0 and seen.found_any and torn(),
+        duplicated=0 if resend_harmless else seen.duplicated,
+    )
+    return Probe(presence, pa.array(seen.missing))
 
 
 def _of_pairs(connection: Connection, table: Table, changes: pa.Table, line: Line, ranges: Sequence[Range]) -> Probe:
-    """A block lands whole, and the newest row of a key stays. So one added row proves the block; one that only takes rows away has landed if
-    they are gone."""
+    """Of a Collapsing table. A block lands whole, and the newest row of a key stays. So one added row proves the block. A block that only takes
+    rows away has landed if they are gone."""
     rows = as_rows(changes, table)
     added = rows.filter(pc.equal(rows.column(table.sign_column), 1))
     if not added.num_rows:
-        absent = rows.num_rows > 0 and collapsing.still_there(connection, table, rows)
+        absent = rows.num_rows > 0 and still_there(connection, table, rows)
         return _whole(changes, absent=absent)
     seen = compare(line.numbers(added), line.numbers(found_in(connection, table, ranges)))
     lacking = int(np.count_nonzero(seen.missing))
@@ -64,15 +70,15 @@ def _of_pairs(connection: Connection, table: Table, changes: pa.Table, line: Lin
 
 
 def _whole(changes: pa.Table, *, absent: bool, torn: bool = False, duplicated: int = 0) -> Probe:
-    """All of a block is there, or nothing of it."""
+    """The probe of a block that is there whole or not at all."""
     count = changes.num_rows
     missing = pa.array(np.full(count, absent))
     return Probe(Presence(count, count if absent else 0, torn=torn, duplicated=duplicated), missing)
 
 
 def _of_changes(connection: Connection, table: Table, changes: pa.Table, line: Line, seen: Comparison) -> Probe:
-    """Merges remove rows that a newer row of their key replaced. One row of a block proves that all of it landed, since blocks land whole; but
-    where none is left, the block may never have been sent, and is sent again: an older row never wins."""
+    """Of a Replacing table that records change. Merges remove rows that a newer row of their key replaced. One row of a block proves that all of
+    it landed, since blocks land whole. If none is left, the block may never have been sent, and is sent again: an older row never wins."""
     lacking = changes.filter(pa.array(seen.missing))
     if not lacking.num_rows:
         return Probe(Presence(changes.num_rows, 0), pa.array(seen.missing))
@@ -122,22 +128,18 @@ def torn(connection: Connection, table: Table, missing: pa.Table, ranges: Sequen
     """Whether one table partition holds some rows of these ranges and lacks others: no insert leaves that behind."""
     if not table.partition_key:
         return True
+    partition = f"SELECT DISTINCT toString(tuple({table.partition_key}))"
     held: set[str] = set()
     for wanted, parameters in _questions(ranges):
-        sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {table.name.sql} WHERE {wanted}"  # noqa: S608
-        held.update(connection.ask(sql, parameters).column(0).to_pylist())
-    return not held.isdisjoint(_partitions_lacking(connection, table, missing))
-
-
-def _partitions_lacking(connection: Connection, table: Table, missing: pa.Table) -> set[str]:
-    """The table partitions that rows belong to. The server computes them from the rows, as for an insert."""
+        found = connection.ask(f"{partition} FROM {table.name.sql} WHERE {wanted}", parameters)
+        held.update(found.column(0).to_pylist())
+    # The server computes the partitions of the missing rows, too, as for an insert.
     source, rows = to_evaluate(table, key_columns(table), missing)
-    sql = f"SELECT DISTINCT toString(tuple({table.partition_key})) FROM {source}"  # noqa: S608
-    return set(connection.ask(sql, rows=rows).column(0).to_pylist())
+    return not held.isdisjoint(connection.ask(f"{partition} FROM {source}", rows=rows).column(0).to_pylist())
 
 
-# Coordinates as SQL, and as numbers: within the ranges of a block every coordinate has one number, which is where its partition begins in a
-# line of all partitions, plus its offset from there. So sets of coordinates are compared as sets of integers, without a Python loop over rows.
+# Coordinates as SQL, and as numbers. Within the ranges of a block every coordinate has a number: the partitions are put on one line, one behind
+# the other, and a record's number is its place on it. So sets of coordinates are compared as sets of integers, without a Python loop over rows.
 
 
 def where(wanted: Iterable[tuple[Partition, int, int | None]]) -> tuple[str, dict[str, str]]:

@@ -86,7 +86,10 @@ class Answer:
         for ours in (LATE, ALTERED):
             if self.threw(ours):
                 return ours.removeprefix("landonce: ")
-        return first_line(self.text) or f"HTTP status {self.status}"
+        if self.code is None:  # a page of a proxy, for example
+            page = " ".join(re.sub(r"<[^>]*>", " ", self.text).split())[:200]
+            return f"HTTP status {self.status}, not from ClickHouse itself{': ' * bool(page)}{page}"
+        return first_line(self.text) or f"code {self.code}"
 
 
 def judge(answer: Answer, query_id: str, table: str) -> Reply:

@@ -14,6 +14,8 @@ _NEVER_ROWS = 1 << 40
 _NEVER_BYTES = 1 << 50
 
 _WHOLE: dict[str, str] = {
+    # A query of ten seconds would have more than 100 headers, and Python reads no such answer.
+    "send_progress_in_http_headers": "0",
     # What a profile could use to cut a result short without an error, or to show another one.
     "limit": "0",
     "offset": "0",
@@ -23,11 +25,21 @@ _WHOLE: dict[str, str] = {
     "max_result_bytes": "0",
     "max_rows_to_group_by": "0",
     "max_rows_in_distinct": "0",
+    "max_rows_in_join": "0",
+    "max_bytes_in_join": "0",
+    "max_rows_in_set": "0",
+    "max_bytes_in_set": "0",
+    "max_rows_to_sort": "0",
+    "max_bytes_to_sort": "0",
     "read_overflow_mode": "throw",
     "result_overflow_mode": "throw",
     "timeout_overflow_mode": "throw",
     "group_by_overflow_mode": "throw",
     "distinct_overflow_mode": "throw",
+    "join_overflow_mode": "throw",
+    "set_overflow_mode": "throw",
+    "sort_overflow_mode": "throw",
+    "empty_result_for_aggregation_by_empty_set": "0",
     "additional_table_filters": "{}",
     "additional_result_filter": "",
     "session_timezone": "",

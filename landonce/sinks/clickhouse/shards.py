@@ -4,8 +4,8 @@ A Distributed table sends a row to the shard in whose slots the remainder of its
 first slots, as many as its weight. ClickHouse computes the remainder for the rows of a block, in one query that is sent only the columns
 that the key names: no hash function and no type is imitated here.
 
-A block is one insert on each shard that has rows of it, under a token of its own, one after the other. To those who drive a block
-(`sinks.deduplicating`), shards are what table partitions are: a block may land in some of them. So
+A block is one insert on each shard that has rows of it, under a token of its own, one after the other. To the code that drives a block
+(`sinks.deduplicating`) shards are like table partitions: a block may land in some of them only. So
 
     an insert       is acknowledged once every shard has acknowledged; what any other shard replied is the reply
     a probe         looks at every shard for every row. A row that another shard map sent elsewhere is not sent again
@@ -35,10 +35,10 @@ from landonce.protocol.settle import Presence, Reply
 from landonce.protocol.target import TargetView
 from landonce.read.schema.fields import Schema
 from landonce.sinks.clickhouse.address import TableName
-from landonce.sinks.clickhouse.check import undetermined
-from landonce.sinks.clickhouse.connection import Access, Connection, connect
+from landonce.sinks.clickhouse.check import place_of, undetermined
+from landonce.sinks.clickhouse.connection import Access, connect
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
-from landonce.sinks.clickhouse.probe import Line, bring_up_to_date, compare, found_in, torn
+from landonce.sinks.clickhouse.probe import Line, bring_up_to_date, compare, found_in, of_added, torn
 from landonce.sinks.clickhouse.table import Table, columns_in, describe, to_evaluate
 from landonce.sinks.clickhouse.worker import ClickHouseWriter
 from landonce.sinks.contract import BlockWriter, Finding, Insert, Level, Probe, Target
@@ -91,15 +91,6 @@ class Shard:
         return f"{address.scheme}://{address.host}:{address.port}/{self.table}"
 
 
-def placed(connection: Connection, table: Table, shards: ShardMap, rows: pa.Table) -> npt.NDArray[np.int64]:
-    """The shard of each row. One block is one block there, too: its rows come back in their order."""
-    source, sent = to_evaluate(table, columns_in(table, shards.expression), rows)
-    found = connection.ask(f"SELECT {shards.slot} AS slot FROM {source} SETTINGS max_threads = 1", rows=sent)  # noqa: S608
-    if found.num_rows != rows.num_rows:
-        raise ValueError(f"{found.num_rows} shards for {rows.num_rows} rows")
-    return shards.shards_of(np.asarray(found.column(0).cast(pa.int64()).to_numpy(), np.int64))
-
-
 class ShardedWriter(BlockWriter):
     """One table on all shards. Opened on a worker, for one task."""
 
@@ -144,37 +135,32 @@ class ShardedWriter(BlockWriter):
         if rows.num_rows == 0:
             return Probe(Presence(0, 0), pa.array([], pa.bool_()))
         asked = tuple(ranges)
-        line = Line.of(asked)
-        found = [line.numbers(self._held(each, asked)) for each in self._writers]
+        line, found = Line.of(asked), []
+        for writer in self._writers:
+            bring_up_to_date(writer.connection, writer.table)
+            found.append(line.numbers(found_in(writer.connection, writer.table, asked)))
         seen = compare(line.numbers(rows), np.concatenate(found))
-        lacking = int(np.count_nonzero(seen.missing))
-        partial_ = lacking > 0 and seen.found_any and self._torn(rows, seen.missing, found, asked)
-        duplicated = 0 if self.resend_harmless else seen.duplicated
-        return Probe(Presence(rows.num_rows, lacking, partial_, duplicated), pa.array(seen.missing))
 
-    def _torn(
-        self,
-        rows: pa.Table,
-        missing: npt.NDArray[np.bool_],
-        found: Sequence[npt.NDArray[np.int64]],
-        ranges: Sequence[Range],
-    ) -> bool:
-        absent = rows.filter(pa.array(missing))
-        owner = self._owners(absent)
-        return any(
-            torn(writer.connection, writer.table, absent.filter(pa.array(owner == at)), ranges)
-            for at, writer in enumerate(self._writers)
-            if len(found[at]) and np.any(owner == at)
-        )
+        def torn_somewhere() -> bool:
+            absent = rows.filter(pa.array(seen.missing))
+            owner = self._owners(absent)
+            return any(
+                torn(writer.connection, writer.table, absent.filter(pa.array(owner == at)), asked)
+                for at, writer in enumerate(self._writers)
+                if len(found[at]) and np.any(owner == at)
+            )
 
-    @staticmethod
-    def _held(writer: ClickHouseWriter, ranges: Sequence[Range]) -> pa.Table:
-        bring_up_to_date(writer.connection, writer.table)
-        return found_in(writer.connection, writer.table, ranges)
+        return of_added(seen, torn_somewhere, resend_harmless=self.resend_harmless)
 
     def _owners(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        """The shard of each row. One block is one block there, too: its rows come back in their order."""
         first = self._writers[0]
-        return placed(first.connection, first.table, self._map, rows)
+        source, sent = to_evaluate(first.table, columns_in(first.table, self._map.expression), rows)
+        sql = f"SELECT {self._map.slot} AS slot FROM {source} SETTINGS max_threads = 1"  # noqa: S608
+        found = first.connection.ask(sql, rows=sent)
+        if found.num_rows != rows.num_rows:
+            raise ValueError(f"{found.num_rows} shards for {rows.num_rows} rows")
+        return self._map.shards_of(np.asarray(found.column(0).cast(pa.int64()).to_numpy(), np.int64))
 
 
 class ShardedTarget(Target):
@@ -291,15 +277,14 @@ class ShardedTarget(Target):
 
     @staticmethod
     def _place(shard: Shard, table: Table) -> str:
-        """What a table on a server has in common with itself under another name of the server, and with its replicas."""
-        asked = {"database": shard.table.database, "name": shard.table.name}
+        """The same for a table, under any name of its server, and for its replicas."""
         if table.replicated:
+            asked = {"database": shard.table.database, "name": shard.table.name}
             sql = "SELECT zookeeper_path FROM system.replicas WHERE database = {database:String} AND table = {name:String}"
             found = connect(shard.access).ask_if_allowed(sql, asked)
             if found is not None and found.num_rows:
                 return str(found.column(0)[0])
-        sql = "SELECT concat(toString(serverUUID()), toString(data_paths)) FROM system.tables WHERE database = {database:String} AND name = {name:String}"
-        return str(connect(shard.access).one(sql, asked))
+        return place_of(connect(shard.access), shard.table)
 
     def _key(self, table: Table) -> Iterator[Finding]:
         connection, key = connect(self._shards[0].access), self._map.expression

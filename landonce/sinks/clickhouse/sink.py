@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from landonce.errors import ConfigError
-from landonce.read.evolution import Evolution, ValueShape
+from landonce.read.evolution import Evolution
 from landonce.read.route import Routing
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Path, Schema
+from landonce.read.schema.fields import Schema
 from landonce.read.schema.instead import parts, text_at, with_text
 from landonce.sinks.clickhouse import evolve
 from landonce.sinks.clickhouse.address import parse_table, parse_url
@@ -21,7 +20,7 @@ from landonce.sinks.clickhouse.config import ClickHouse
 from landonce.sinks.clickhouse.connection import Access, connect
 from landonce.sinks.clickhouse.driver import ClickHouseTarget
 from landonce.sinks.clickhouse.keeper_map import KeeperMapLedger
-from landonce.sinks.clickhouse.raw_bytes import taking
+from landonce.sinks.clickhouse.nested import taking
 from landonce.sinks.clickhouse.settings import as_text, refuse_conflicts
 from landonce.sinks.clickhouse.shards import Shard, ShardedTarget, ShardedWriter
 from landonce.sinks.clickhouse.table import create_statement
@@ -47,10 +46,6 @@ _NO_TIMES = "this ClickHouse has no Time64 (25.6 has it, with the setting enable
 def times_in(type_: pa.DataType | None, path: str) -> list[str]:
     """The places of a field that hold times of day."""
     return [place for place, each in parts(type_, path) if pa.types.is_time(each)] if type_ is not None else []
-
-
-def _with_text(path: Path, shape: ValueShape, places: Mapping[str, list[str]]) -> tuple[Path, ValueShape]:
-    return path, replace(shape, known=text_at(shape.type(), path[0], places[path[0]])) if path[0] in places else shape
 
 
 def read_certificates(config: ClickHouse) -> tuple[str, str]:
@@ -177,9 +172,13 @@ class ClickHouseSink(DeduplicatingSink):
 
     def can_change(self, columns: Schema, wanted: Evolution) -> Evolution:
         """A time of day is added as text if the server has no type for it."""
-        timed = {path[0]: places for path, shape in wanted.added if (places := times_in(shape.type(), path[0]))}
+        timed = {path: places for path, shape in wanted.added if (places := times_in(shape.type(), path[0]))}
         if timed and not connect(self.access).has_times:
-            wanted = replace(wanted, added=tuple(_with_text(path, shape, timed) for path, shape in wanted.added))
+            added = (
+                (path, replace(shape, known=text_at(shape.type(), path[0], timed[path])) if path in timed else shape)
+                for path, shape in wanted.added
+            )
+            wanted = replace(wanted, added=tuple(added))
         return evolve.possible(columns, wanted)
 
     def change(self, table: str, wanted: Evolution) -> None:

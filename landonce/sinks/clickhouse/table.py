@@ -28,11 +28,22 @@ from landonce.read.formats.json.columns import fit
 from landonce.read.record_columns import BYTES, as_bytes, as_strings
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema, UnsupportedType, landed
-from landonce.sinks.clickhouse.absent import absent_inside, empty_value, is_empty_value, may_be_absent, without_absent
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
 from landonce.sinks.clickhouse.documents import OneOf, list_of_one
-from landonce.sinks.clickhouse.raw_bytes import as_sent, as_text, like, note, noted
+from landonce.sinks.clickhouse.nested import (
+    absent_inside,
+    as_sent,
+    as_text,
+    empty_value,
+    is_empty_value,
+    like,
+    may_be_absent,
+    note,
+    noted,
+    without_absent,
+)
+from landonce.sinks.clickhouse.settings import as_text as as_setting
 from landonce.sinks.clickhouse.types import (
     VIRTUAL,
     Mapped,
@@ -375,10 +386,22 @@ def sent_rows(table: Table, columns: Sequence[Column]) -> str:
 
 
 def as_inserted(columns: Iterable[Column], sent: Sequence[Column]) -> str:
-    """The sent rows, in which these columns have the values that an insert would give them."""
-    source = rows_in(sent)
+    """The sent rows, in which these columns have the values that an insert would give them. Each column comes after those that its default
+    names, and is computed in a query around theirs: few levels, since ClickHouse limits the depth of a query."""
+    source = " PASTE JOIN ".join(name for name, _ in _side_by_side(sent))
+    levels: list[list[Column]] = []
+    names = frozenset[str]()
     for each in columns:
-        source = f"(SELECT {_as_inserted(each, each in sent)} FROM {source})"  # noqa: S608
+        if not levels or words(each.default) & names:
+            levels.append([])
+            names = frozenset()
+        levels[-1].append(each)
+        names |= {each.name}
+    for level in levels:
+        values = [(each in sent, f"{_as_inserted(each, each in sent)} AS {quoted(each.name)}") for each in level]
+        replaced = ", ".join(value for is_sent, value in values if is_sent)
+        listed = [f"* REPLACE ({replaced})" if replaced else "*", *(value for is_sent, value in values if not is_sent)]
+        source = f"(SELECT {', '.join(listed)} FROM {source})"  # noqa: S608
     return source
 
 
@@ -392,25 +415,23 @@ def to_evaluate(table: Table, columns: Sequence[Column], rows: pa.Table) -> tupl
 
 
 def _as_inserted(column: Column, sent: bool) -> str:
-    """All columns so far, and this one with the value that an insert would give it."""
+    """The value that an insert would give a column."""
     name, type_ = quoted(column.name), literal(column.type)
     default = column.default or f"defaultValueOfTypeName({type_})"
     if not sent:
-        return f"*, CAST({default}, {type_}) AS {name}"
+        return f"CAST({default}, {type_})"
     if column.mapped.members:
         found = [f"notEmpty({name}.{at}), CAST(CAST({name}.{at}, {literal(f'Array({each})')})[1], {type_})"
                  for at, each in enumerate(column.mapped.members, 1)]  # fmt: skip
-        return f"* REPLACE (multiIf({', '.join(found)}, CAST(NULL, {type_})) AS {name})"
+        return f"multiIf({', '.join(found)}, CAST(NULL, {type_}))"
     if column.wrapped:
         given = f"CAST({name}, {literal(f'Array({column.type})')})[1]"  # of an empty list, nothing is converted
         if column.mapped.items is not None:  # ClickHouse casts no list of lists to a list of QBits
             given = f"CAST(arrayResize({name}[1], {column.mapped.items}), {type_})"
-        if column.mapped.nullable:
-            return f"* REPLACE ({given} AS {name})"
-        return f"* REPLACE (if(empty({name}), CAST({default}, {type_}), {given}) AS {name})"
+        return given if column.mapped.nullable else f"if(empty({name}), CAST({default}, {type_}), {given})"
     if column.wire.startswith("Nullable(") and not column.mapped.nullable:
-        return f"* REPLACE (CAST(ifNull({name}, {default}), {type_}) AS {name})"
-    return f"* REPLACE (CAST({name}, {type_}) AS {name})"
+        return f"CAST(ifNull({name}, {default}), {type_})"
+    return f"CAST({name}, {type_})"
 
 
 # Rows as they are sent.
@@ -435,11 +456,6 @@ def tables_of(rows: pa.Table, columns: Sequence[Column], compression: str | None
             writer.write_batch(batches[0])
         tables.append(Rows(name, structure(some), out.getvalue()))
     return tuple(tables)
-
-
-def rows_in(columns: Sequence[Column]) -> str:
-    """The FROM clause for the tables that `tables_of` sends."""
-    return " PASTE JOIN ".join(name for name, _ in _side_by_side(columns))
 
 
 def _side_by_side(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
@@ -511,10 +527,6 @@ def _checked(rows: pa.Table, column: Column, table: TableName, values: pa.Array)
 # The table that landonce creates.
 
 
-def _as_strings(field: Field) -> Field:
-    return replace(field, type=as_strings(field.type)) if field.name in BYTES else field
-
-
 @dataclass(frozen=True)
 class Layout:
     """Of a table that landonce creates, beside its columns."""
@@ -568,7 +580,10 @@ class Layout:
     def clauses(self) -> str:
         """What comes after the columns."""
         settings = {self.window: WINDOW, **dict(self.settings)}
-        listed = ", ".join(f"{name} = {_setting(value)}" for name, value in settings.items())
+        listed = ", ".join(
+            f"{name} = {literal(value) if isinstance(value, str) else as_setting(value)}"
+            for name, value in settings.items()
+        )
         parts = [
             self.full_engine,
             f"PARTITION BY {self.partition_by}" if self.partition_by else "",
@@ -587,10 +602,6 @@ class Layout:
 
 
 PLAIN = Layout()
-
-
-def _setting(value: str | int | float | bool) -> str:
-    return literal(value) if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
 
 
 def create_statement(table: TableName, declared: Schema, layout: Layout = PLAIN) -> str:
@@ -617,7 +628,8 @@ def create_statement(table: TableName, declared: Schema, layout: Layout = PLAIN)
 
 def column_definitions(declared: Schema) -> tuple[str, ...]:
     """The columns for these fields, as DDL says them. Raises for fields that no column can hold."""
-    declared = replace(declared, fields=tuple(_as_strings(each) for each in declared.fields))
+    plain = (replace(each, type=as_strings(each.type)) if each.name in BYTES else each for each in declared.fields)
+    declared = replace(declared, fields=tuple(plain))
     faults = [fault for each in declared.fields for fault in unfit(each.type, each.name, required=each.required)]
     if faults:
         raise UnfitFields(faults, instead_of(declared))

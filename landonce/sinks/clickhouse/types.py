@@ -10,7 +10,7 @@ never approximated. ClickHouse must never convert a value that was not checked b
     (U)Int128, (U)Int256            JSON text of an integer                  String
     BFloat16                        float with 8 significant bits            Float32
     Interval…                       int64                                    Int64
-    String                          string; bytes (see `raw_bytes`)          String
+    String                          string; bytes (see `nested`)             String
     FixedString(n)                  string of at most n bytes; n bytes       String
     Enum8/16, UUID, IPv4, IPv6      string, of a closed set or a pattern     String
     Time, Time64(p)                 string of a pattern                      String
@@ -40,9 +40,9 @@ import pyarrow as pa
 
 from landonce.read.formats.json.columns import is_key, is_textual
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, UnsupportedType, is_uuid, landed
-from landonce.sinks.clickhouse.absent import may_be_absent
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.documents import KeptWhole, OneOf
+from landonce.sinks.clickhouse.nested import may_be_absent
 from landonce.sinks.patterns import IPV4, IPV6
 
 UUID = r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
@@ -156,13 +156,6 @@ class Mapped:
     parsed: bool = False
     """ClickHouse converts texts to it, or to a part of it, and cannot convert an empty one."""
 
-    @property
-    def limited(self) -> bool:
-        """Whether it cannot hold all that `arrow` can."""
-        of_strings = (self.allowed, self.pattern, self.most_bytes, self.judge)
-        strings = any(each is not None for each in of_strings)
-        return strings or self.unguarded or bool(self.inner)
-
     def field(self, name: str, *, required: bool, nested: bool = False) -> Field:
         """What a decoder must produce."""
         return Field(
@@ -228,17 +221,13 @@ def _map_type(type_: TypeName) -> Mapped:
         moments = pa.timestamp("s", tz="UTC")
         return Mapped(moments, str(type_), scale=0, digits=0, bounds=_DATETIME_BOUNDS, unguarded=True)
     if name == "DateTime64":
-        return _datetime64(type_)
+        scale = int(arguments[0])
+        unit = _UNITS[scale]
+        low, end = (second * 10 ** _DIGITS[unit] for second in (_DATETIME64_BOUNDS[0], _DATETIME64_BOUNDS[1] + 1))
+        bounds = (max(low, -(2**63)), min(end - 1, 2**63 - 1))
+        moments = pa.timestamp(unit, tz="UTC")
+        return Mapped(moments, str(type_), scale=scale, digits=scale, bounds=bounds, unguarded=True)
     return _containing(type_)
-
-
-def _datetime64(type_: TypeName) -> Mapped:
-    scale = int(type_.arguments[0])
-    unit = _UNITS[scale]
-    low, end = (second * 10 ** _DIGITS[unit] for second in (_DATETIME64_BOUNDS[0], _DATETIME64_BOUNDS[1] + 1))
-    bounds = (max(low, -(2**63)), min(end - 1, 2**63 - 1))
-    moments = pa.timestamp(unit, tz="UTC")
-    return Mapped(moments, str(type_), scale=scale, digits=scale, bounds=bounds, unguarded=True)
 
 
 def _containing(type_: TypeName) -> Mapped:
@@ -251,7 +240,8 @@ def _containing(type_: TypeName) -> Mapped:
     if name == "JSON":
         return Mapped(JSON, "String", called=name, judge=_documents(type_), unguarded=True, parsed=True)
     if name == "Variant":
-        return _one_of(type_, sorted(arguments, key=_rank))
+        ranks = {each: rank for rank, each in enumerate(_ORDER)}
+        return _one_of(type_, sorted(arguments, key=lambda each: ranks.get(parse_type(each).name, len(ranks))))
     if name == "Dynamic":
         return _one_of(type_, _OF_DYNAMIC)
     if name == "Nullable":
@@ -289,7 +279,8 @@ def _documents(type_: TypeName) -> KeptWhole:
         rest = text[path.end() :].strip() if path is not None else ""
         if path is None or bool(rest) == skips:  # SKIP REGEXP, or a syntax of a later version
             raise UnsupportedType(f"{type_} cannot be decoded exactly: it skips paths by a pattern")
-        names = tuple(name for part in _names_of(path[0]) for name in unquote(part).split("."))
+        parts = re.findall(r"`(?:[^`\\]|\\.)+`|\w+", path[0])
+        names = tuple(name for part in parts for name in unquote(part).split("."))
         if skips:
             skipped.append(names)
         else:
@@ -309,11 +300,6 @@ def _of_path(text: str, type_: TypeName) -> Field:
     return replace(mapped.field("v", required=not mapped.nullable, nested=True), called=text)
 
 
-def _names_of(text: str) -> list[str]:
-    """The names of a path, each as it is spelled."""
-    return re.findall(r"`(?:[^`\\]|\\.)+`|\w+", text)
-
-
 def _one_of(type_: TypeName, members: Sequence[str]) -> Mapped:
     """A type whose values have one of several types. The kind of a JSON value does not always decide on one: the order does."""
     mapped = [map_type(each) for each in members]
@@ -322,11 +308,6 @@ def _one_of(type_: TypeName, members: Sequence[str]) -> Mapped:
     judge = OneOf(tuple(each.field("v", required=True, nested=True) for each in mapped), type_.name)
     wire = f"Tuple({', '.join(f'Array({each.wire})' for each in mapped)})"
     return Mapped(JSON, wire, nullable=True, called=type_.name, judge=judge, members=tuple(members), unguarded=True)
-
-
-def _rank(member: str) -> int:
-    name = parse_type(member).name
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
 def _array(inner: Mapped, type_: TypeName) -> Mapped:
@@ -372,11 +353,16 @@ def _map(type_: TypeName) -> Mapped:
 
 
 def _if_limited(parts: list[tuple[str, Mapped]]) -> tuple[tuple[str, Mapped], ...]:
-    return tuple(parts) if any(each.limited for _, each in parts) else ()
+    """The parts, if one of them cannot hold all that its Arrow type can."""
+    for _, each in parts:
+        of_strings = (each.allowed, each.pattern, each.most_bytes, each.judge)
+        if each.unguarded or each.inner or any(limit is not None for limit in of_strings):
+            return tuple(parts)
+    return ()
 
 
 def column_type(type_: pa.DataType, *, required: bool) -> str:
-    """The ClickHouse type for a declared field. ClickHouse has no NULL for nested types: see `absent`."""
+    """The ClickHouse type for a declared field. ClickHouse has no NULL for nested types: see `nested`."""
     plain = _clickhouse_type(type_)
     if required or may_be_absent(type_):
         return plain

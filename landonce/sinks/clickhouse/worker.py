@@ -24,6 +24,7 @@ from landonce.sinks.clickhouse.connection import Access, Form, NoAnswer, NotSent
 from landonce.sinks.clickhouse.keyed import as_rows, with_deletions
 from landonce.sinks.clickhouse.probe import bring_up_to_date, count, probe
 from landonce.sinks.clickhouse.replies import ALTERED, LATE, Answer, judge
+from landonce.sinks.clickhouse.settings import INSERT
 from landonce.sinks.clickhouse.table import Column, Table, describe, fitted, sent_rows, shape_now, tables_of
 from landonce.sinks.contract import BlockWriter, Insert, Probe
 
@@ -64,7 +65,7 @@ class ClickHouseWriter(BlockWriter):
         columns = with_deletions(insert_columns(self.table, rows.column_names), self.table.key)
         query_id = f"{self._prefix}{insert.token[:_TOKEN_IN_QUERY_ID]}:{insert.attempt}"
         parameters = {
-            **self.connection.insert_settings(),
+            **self.connection.settings_of(INSERT),
             "database": self.table.name.database,
             "query_id": query_id,
             "insert_deduplication_token": insert.token,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, SecretStr, model_validator
 
 from landonce.config.model import LedgerSection, Transform
 from landonce.config.part import SecretUrl, secret_beside
 from landonce.packages import require_driver
-from landonce.sinks.section import ChangesSection, LedgerPlace, TableSection, from_program, one_column, refuse_unkeyed
+from landonce.sinks.section import KeyedSection, LedgerPlace, from_program
 
 if TYPE_CHECKING:
     from landonce.sinks.sql.sink import SqlSink
 
 
-class Sql(TableSection):
+class Sql(KeyedSection):
     """A table in PostgreSQL, SQLite, MySQL, MariaDB or YDB, which is also where the position is kept."""
 
     keeps_position: ClassVar[str] = "with `landonce.sql` the position is kept in the target database, beside the table"
@@ -24,29 +24,12 @@ class Sql(TableSection):
     table: str = Field(min_length=1)
     """`events`, or `schema.events`."""
     create: bool = False
-    mode: Literal["insert", "upsert"] = "insert"
-    key: tuple[str, ...] = ()
-    """The columns that identify a row, if records change rows."""
-    changes: ChangesSection | None = None
-    """How records say what happened. Default: each record is the new row of its key, and a tombstone deletes the row."""
-    evolve: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_column(cls, given: Any) -> Any:
-        return one_column(given)
 
     @model_validator(mode="after")
     def _sound(self) -> Sql:
-        refuse_unkeyed(self.mode, self.key, self.changes)
         if self.evolve and self.changes is not None and self.changes.mode in ("debezium", "dms"):
             raise ValueError(f"evolve: does not look inside the envelopes of {self.changes.mode}")
         return self
-
-    @property
-    def meaning(self) -> ChangesSection | None:
-        """How records change rows; None if each record is a row."""
-        return self.changes or ChangesSection(mode="upsert") if self.mode == "upsert" else None
 
     @property
     def position_place(self) -> str:
@@ -57,8 +40,7 @@ class Sql(TableSection):
         return LedgerPlace.BESIDE_ROWS
 
     def refuse(self, transform: Transform, ledger: LedgerSection | None) -> None:
-        if not transform.empty and (self.key or self.evolve):
-            raise ValueError("transform: goes with neither `mode: upsert` nor `evolve`, which take records as they are")
+        super().refuse(transform, ledger)
         if ledger is not None:
             raise ValueError("ledger: with `sink.sql` the position is kept in the target database, beside the table")
 

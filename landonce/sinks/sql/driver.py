@@ -180,11 +180,10 @@ class OpenSql(OpenTransactional):
         return self.run.columns(self._creation)
 
     def _creation(self, columns: Schema) -> str:
-        return (
-            self.table.creation(columns)
-            if self.run.parts is None
-            else sql_creation(self.run.parts, self.table, columns)
-        )
+        """The statements that make the table."""
+        if self.run.parts is None:
+            return self.table.creation(columns)
+        return sql_creation(self.run.parts, self.table, columns)
 
     def spark(self) -> SparkNeeds:
         return SparkNeeds(("landonce.sinks.sql.worker",))
@@ -208,14 +207,14 @@ class OpenSql(OpenTransactional):
         self._ledger.table = self._sql.table, refuse_replaced(self.table, self._ledger, safe)
         landing = self.run.declared if self.run.query is None else self.run.landing
         refuse_unfit(self.table.check(landing, selected=self.run.selects), safe)
-        recipe = self._query_recipe() if self.run.parts is None else sql_recipe(self.run.parts, self.table)
+        if self.run.parts is not None:
+            recipe = sql_recipe(self.run.parts, self.table)
+        else:
+            taken = self.table.schema(self.run.landing)
+            self.run.refuse_misfits(taken, self._sql.table)
+            sink = replace(self._sql, own_forms=self.table.own_forms())
+            recipe = SqlRecipe(**self.run.basics, source=taken, target=taken, sink=sink)
         return replace(recipe, sink=replace(recipe.sink, examined=seen))
-
-    def _query_recipe(self) -> SqlRecipe:
-        taken = self.table.schema(self.run.landing)
-        self.run.refuse_misfits(taken, self._sql.table)
-        sink = replace(self._sql, own_forms=self.table.own_forms())
-        return SqlRecipe(**self.run.basics, source=taken, target=taken, sink=sink)
 
     def examine_again(self) -> None:
         """What the file and the table disagree on now is the table's doing: the file was right at the start."""
@@ -224,16 +223,14 @@ class OpenSql(OpenTransactional):
             self.run.examine(recipe)
             self.recipe = recipe
         except ConfigError as error:
+            repair = "or what makes the rows as the message says; then start again"
+            if self.run.query is None:
+                repair = f"or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}"
             raise TableUnfit(
                 f"{self._sql.table} was altered and no longer fits the pipeline: {error.what}",
                 safe=_ALTERED,
-                command=self._once_altered(error),
+                command=f"change the table back, {repair}",
             ) from None
-
-    def _once_altered(self, error: ConfigError) -> str:
-        if self.run.query is not None:
-            return "change the table back, or what makes the rows as the message says; then start again"
-        return f"change the table back, or {error.command or 'change {file} as the message says'}; then: landonce run {{file}}"
 
     def add(self, wants: Iterable[Want]) -> None:
         wanted = merge(each for each in wants if isinstance(each, Evolution))

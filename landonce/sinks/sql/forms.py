@@ -1,8 +1,8 @@
-"""Types of PostgreSQL that records fill with text: which texts are a value, one spelling of each, and the form in which PostgreSQL's binary
-COPY takes it. Pure.
+"""Types that records fill with text, nearly all of PostgreSQL: which texts are a value, one spelling of each, and the form in which
+PostgreSQL's binary COPY takes it. Pure.
 
-Records may spell a value in several ways (`1.50` and `1.5`, `P1DT2H` and `1 day 02:00:00`, `[1,4]` and `[1,5)`), and PostgreSQL
-returns it in one of its own. Both are compared as `one_spelling` writes them.
+Records may spell a value in several ways (`1.50` and `1.5`, `P1DT2H` and `1 day 02:00:00`, `[1,4]` and `[1,5)`, `2001:DB8::1` and
+`2001:db8::1`), and a database returns it in one of its own. Both are compared as `one_spelling` writes them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
+from ipaddress import ip_interface, ip_network
 from typing import Any
 
 import pyarrow as pa
 
-from landonce.read.schema.fields import Digits, Judge
-from landonce.sinks.sql import addresses
+from landonce.read.schema.fields import Digits, Field, Judge
+from landonce.sinks.patterns import IPV4, IPV6
 
 _SECOND = 10**6
 ANY_NUMBER = Digits(131_072, 16_383)
@@ -120,18 +122,6 @@ def _day(text: str) -> int:
     return (date.fromisoformat(text) - _EPOCH.date()).days
 
 
-def _as_int4(number: int) -> Value:
-    return Value(struct.pack(">i", number), str(number), number)
-
-
-def _as_int8(number: int) -> Value:
-    return Value(struct.pack(">q", number), str(number), number)
-
-
-def _as_day(number: int) -> Value:
-    return Value(struct.pack(">i", number), str(_EPOCH.date() + timedelta(days=number)), number)
-
-
 def _moment(text: str) -> Value:
     """A time without a zone is in UTC."""
     found = _MOMENT.fullmatch(text)
@@ -161,20 +151,16 @@ def _east(found: re.Match[str]) -> int:
     return (hours * 3600 + int(found["zm"] or 0) * 60) * (-1 if found["zone"] == "-" else 1)
 
 
-def _discrete(order: Callable[[str], int], made: Callable[[int], Value]) -> Callable[[str], Value]:
+def _discrete(order: Callable[[str], int], form: str, spell: Callable[[int], object] = str) -> Callable[[str], Value]:
     """A range of integers or days is kept with its first value and without its last one."""
 
-    def parse(text: str) -> Value:
-        return _range(text, lambda bound: made(order(bound)), lambda last: made(last.order + 1))
+    def made(number: int) -> Value:
+        return Value(struct.pack(form, number), str(spell(number)), number)
 
-    return parse
-
-
-def _continuous(bound: Callable[[str], Value]) -> Callable[[str], Value]:
-    return lambda text: _range(text, bound, None)
+    return partial(_range, bound=lambda text: made(order(text)), after=lambda last: made(last.order + 1))
 
 
-def _range(text: str, bound: Callable[[str], Value], after: Callable[[Value], Value] | None) -> Value:
+def _range(text: str, bound: Callable[[str], Value], after: Callable[[Value], Value] | None = None) -> Value:
     if text == "empty":
         return Value(bytes([_EMPTY]), text)
     found = _RANGE.fullmatch(text)
@@ -200,17 +186,36 @@ def _sized(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
+def _device(text: str) -> Value:
+    digits = text.replace("-", ":").lower()
+    return Value(bytes.fromhex(digits.replace(":", "")), digits)
+
+
+def _network(text: str, *, whole: bool = False) -> Value:
+    """The address of a host or a network. `whole`: of a CIDR."""
+    address = ip_interface(text)
+    raw = address.ip.packed
+    family = 2 if address.version == 4 else 3  # as PostgreSQL numbers them
+    return Value(bytes([family, address.network.prefixlen, whole, len(raw)]) + raw, str(address))
+
+
 _PARSED: dict[str, Callable[[str], Value]] = {
     "numeric": numeric,
     "interval": interval,
     "timetz": timetz,
     "bit": bits,
-    "int4range": _discrete(_integer, _as_int4),
-    "int8range": _discrete(_integer, _as_int8),
-    "numrange": _continuous(numeric),
-    "daterange": _discrete(_day, _as_day),
-    "tsrange": _continuous(_moment),
-    "tstzrange": _continuous(_moment),
+    "int4range": _discrete(_integer, ">i"),
+    "int8range": _discrete(_integer, ">q"),
+    "numrange": partial(_range, bound=numeric),
+    "daterange": _discrete(_day, ">i", lambda days: _EPOCH.date() + timedelta(days=days)),
+    "tsrange": partial(_range, bound=_moment),
+    "tstzrange": partial(_range, bound=_moment),
+    "macaddr": _device,
+    "macaddr8": _device,
+    "inet": _network,
+    "cidr": partial(_network, whole=True),
+    "inet4": _network,
+    "inet6": _network,
 }
 RANGES = frozenset(each for each in _PARSED if each.endswith("range"))
 
@@ -244,10 +249,8 @@ def _parse(text: str, kind: str) -> Value:
 
 def one_spelling(text: str, kind: str) -> str:
     """The value in one spelling; a text that is none, unchanged."""
-    if kind not in _PARSED:
-        return addresses.one_spelling(text, kind) if kind in addresses.KINDS else text
     try:
-        return _parse(text, kind).spelling
+        return _parse(text, kind).spelling if kind in _PARSED else text
     except ValueError:
         return text
 
@@ -256,8 +259,6 @@ def in_postgres(text: str, kind: str) -> bytes:
     """The value as COPY takes it. A text of another kind is sent as it is, a JSONB document with its version before it."""
     if kind in _PARSED:
         return _parse(text, kind).encoded
-    if kind in addresses.KINDS:
-        return addresses.in_postgres(text, kind)
     return (b"\x01" if kind == "jsonb" else b"") + text.encode()
 
 
@@ -268,3 +269,49 @@ def array_in_postgres(texts: Sequence[str | None], kind: str, element: int) -> b
     head = struct.pack(">iiiii", 1, None in texts, element, len(texts), 1)
     missing = struct.pack(">i", -1)
     return head + b"".join(missing if each is None else _sized(in_postgres(each, kind)) for each in texts)
+
+
+# Addresses of networks and devices.
+
+_IPV6 = IPV6.removeprefix("(?i)")
+_PAIR = "[0-9A-Fa-f]{2}"
+_PREFIXED = rf"(?i)(?:{IPV4}(?:/(?:3[0-2]|[12]?[0-9]))?|{_IPV6}(?:/(?:12[0-8]|1[01][0-9]|[1-9]?[0-9]))?)"
+_PATTERNS = {
+    "inet": _PREFIXED,
+    "cidr": _PREFIXED,
+    "macaddr": f"{_PAIR}(?:(?::{_PAIR}){{5}}|(?:-{_PAIR}){{5}})",
+    "macaddr8": f"{_PAIR}(?:(?::{_PAIR}){{7}}|(?:-{_PAIR}){{7}})",
+    "inet4": IPV4,
+    "inet6": IPV6,
+}
+"""PostgreSQL would make eight bytes of a `macaddr8` with six, and MariaDB an IPv6 address of one of IPv4."""
+
+
+@dataclass(frozen=True)
+class WholeNetwork(Judge):
+    """A CIDR has no bit to the right of its prefix."""
+
+    def __call__(self, texts: pa.StringArray) -> pa.StringArray:
+        return pa.array([None if each is None else self._problem(each) for each in texts.to_pylist()], pa.string())
+
+    def decisive(self) -> object:
+        return "a whole network"
+
+    def _problem(self, text: str) -> str | None:
+        try:
+            ip_network(text)
+        except ValueError:
+            return "is not a valid CIDR: it has bits to the right of its prefix, or is no address"
+        return None
+
+
+def kind_of(type_: Any) -> str:
+    """The name of a type of addresses; empty for any other type."""
+    name = type(type_).__name__.lower()
+    return name if name in _PATTERNS else ""
+
+
+def address_field(name: str, kind: str, *, required: bool) -> Field:
+    """The field that fills a column of addresses."""
+    judge = WholeNetwork() if kind == "cidr" else None
+    return Field(name, pa.string(), required, pattern=_PATTERNS[kind], called=kind.upper(), judge=judge)

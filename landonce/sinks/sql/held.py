@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -50,7 +51,7 @@ from landonce.sinks.sql.forms import one_spelling
 from landonce.sinks.sql.sink import SqlSink, as_name
 from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.table import SqlTable
-from landonce.sinks.sql.types import XmlText, element_form, own_form
+from landonce.sinks.sql.types import XmlText, base_of, element_form, own_form
 from landonce.sinks.sql.worker import SqlRecipe
 
 Query = Any
@@ -126,14 +127,16 @@ class _Read:
         self._there = opened.exists()
         self._types = {each.name: landed(each.type) for each in schema.fields}
 
+    @cached_property
+    def _kinds(self) -> dict[str, Any]:
+        """The types of the columns, as SQLAlchemy reflects them."""
+        return {each["name"]: each["type"] for each in self._opened.shape().columns} if self._there else {}
+
     def values(self) -> SqlValues:
         return SqlValues(self._opened, self._schema)
 
     def notes(self) -> tuple[str, ...]:
         return () if self._there else (f"there is no table {self.name}.",)
-
-    def _kinds(self) -> dict[str, Any]:
-        return {each["name"]: each["type"] for each in self._opened.shape().columns} if self._there else {}
 
     def _batches(self, query: Query, at_once: int = _AT_ONCE) -> Iterator[Sequence[Any]]:
         if not self._there:
@@ -155,12 +158,15 @@ class SqlRows(_Read, Held):
     """The coordinates in one table. `_topic` is the label of a topic."""
 
     def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
-        return self._counted(_per_offset(partition, first, end))
+        return self._counted(partition, first, end, 1)
 
     def repeated(self, partition: Partition, first: int, end: int) -> CountedOffsets:
-        return self._counted(_per_offset(partition, first, end).having(func.count() > 1))
+        return self._counted(partition, first, end, 2)
 
-    def _counted(self, query: Query) -> CountedOffsets:
+    def _counted(self, partition: Partition, first: int, end: int, least: int) -> CountedOffsets:
+        """The offsets that have so many rows or more."""
+        query: Query = select(_OFFSET, func.count()).where(_within(partition, first, end)).group_by(_OFFSET)
+        query = query.having(func.count() >= least).order_by(_OFFSET)
         found = np.array([tuple(row) for row in self._ask(query)], np.int64).reshape(-1, 2)
         return CountedOffsets(found[:, 0], found[:, 1])
 
@@ -183,10 +189,8 @@ class SqlKeys(_Read, HeldKeys):
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
         if not self._there:
             return None
-        kinds = self._kinds()
-        query: Query = select(
-            *(_exact(name, kinds[name], self._dialect) for name in self._key), _TOPIC, _NUMBER, _OFFSET
-        )
+        keys = (_exact(name, self._kinds[name], self._dialect) for name in self._key)
+        query: Query = select(*keys, _TOPIC, _NUMBER, _OFFSET)
         found = [self._table(batch, places) for batch in self._batches(query)]
         return pa.concat_tables(found) if found else None
 
@@ -208,7 +212,6 @@ class SqlValues(_Read, HeldValues):
 
     def __init__(self, opened: SqlTable, schema: Schema) -> None:
         super().__init__(opened, schema)
-        self._columns = self._kinds()
         self._sorted: tuple[Partition, Generator[pa.Table]] | None = None
         self._left: list[pa.Table] = []
 
@@ -223,7 +226,7 @@ class SqlValues(_Read, HeldValues):
                 yield Piece(rows)
 
     def comparable(self, name: str, expected: pa.Array) -> pa.Array:
-        return comparable(expected, self._columns[name], self._dialect)
+        return comparable(expected, self._kinds[name], self._dialect)
 
     def _along(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Iterator[pa.Table]:
         """Continues in the sorted rows of the partition, and keeps rows beyond the end for the next range."""
@@ -247,7 +250,7 @@ class SqlValues(_Read, HeldValues):
     def _stream(self, partition: Partition, first: int, end: int, names: Sequence[str]) -> Generator[pa.Table]:
         query: Query = select(*map(self._column, names), _OFFSET)
         query = query.where(_within(partition, first, end)).order_by(_OFFSET)
-        types, kinds, dialect = self._types, self._columns, self._dialect
+        types, kinds, dialect = self._types, self._kinds, self._dialect
         for batch in self._batches(query, _VALUES_AT_ONCE):
             *values, offsets = zip(*batch, strict=True)
             arrays = {
@@ -258,7 +261,7 @@ class SqlValues(_Read, HeldValues):
 
     def _column(self, name: str) -> Any:
         """PostgreSQL's times have a larger range than Python's, so they are read as numbers."""
-        kind, type_ = self._columns[name], self._types.get(name)
+        kind, type_ = self._kinds[name], self._types.get(name)
         if self._dialect == "postgresql" and type_ is not None:
             what = syntax_of("postgresql").name(name)
             if pt.is_timestamp(type_):
@@ -274,11 +277,6 @@ class SqlValues(_Read, HeldValues):
 
 def _within(partition: Partition, first: int, end: int) -> Any:
     return and_(partition.topic == _TOPIC, partition.number == _NUMBER, first <= _OFFSET, end > _OFFSET)
-
-
-def _per_offset(partition: Partition, first: int, end: int) -> Query:
-    found = select(_OFFSET, func.count()).where(_within(partition, first, end))
-    return found.group_by(_OFFSET).order_by(_OFFSET)
 
 
 def _exact(name: str, kind: Any, dialect: str) -> Any:
@@ -326,7 +324,7 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
     if element := element_form(kind):
         spell = _speller(kind, dialect, element)
         return _each(values, lambda each: _canonical(_spelled(each, spell)), pa.string())
-    if isinstance(_base(kind), postgresql.ARRAY):
+    if isinstance(base_of(kind), postgresql.ARRAY):
         return _each(values, lambda each: _canonical(_document(_elements(each, type_.value_type), type_)), pa.string())
     if pt.is_nested(type_):
         return _each(values, _canonical_text, pa.string())
@@ -361,7 +359,7 @@ def as_array(values: Sequence[Any], type_: pa.DataType, kind: Any, dialect: str)
 
 def _speller(kind: Any, dialect: str, form: str = "") -> Callable[[Any], str] | None:
     """How a text of a column, or of an array's elements in this form, becomes the one text of its value. None: every text is a value."""
-    kind = _base(kind)
+    kind = base_of(kind)
     if isinstance(kind, sql.JSON) or form in ("json", "jsonb"):
         return _canonical_text
     if dialect == "postgresql" and isinstance(kind, sql.CHAR):  # padded with blanks, which are ignored
@@ -428,13 +426,6 @@ def _number(value: Any) -> int | None:
 def _decimal(value: Any) -> Decimal | None:
     """SQLite returns an integer or a double, whose 15 digits are those of the decimal."""
     return None if value is None else Decimal(f"{value:.15g}" if isinstance(value, float) else str(value))
-
-
-def _base(kind: Any) -> Any:
-    """The type behind a domain."""
-    while isinstance(kind, postgresql.DOMAIN):
-        kind = kind.data_type
-    return kind
 
 
 def _canonical_text(text: Any) -> str:

@@ -9,22 +9,34 @@ from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine.interfaces import DBAPIModule
 
 from landonce.ledger.mysql import NO_TABLE, PASSING, connect_arguments, error_code, is_clients_own, mysql_url
+from landonce.ledger.plain_sql import BlockKey
+from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.statements import syntax_of
 from landonce.sinks.sql.writer import RowWriter
 from landonce.sinks.transactional import Blame, Trouble
 
-_OF_ROWS = (1048, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
+_STATEMENT = 4 * 2**20
+"""Bytes of a statement with many rows."""
+_TOO_LARGE = 1153
+_OF_ROWS = (1048, _TOO_LARGE, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1644, 3140, 3819, 4025, 4078)
 """NULL, out of range, truncated, no such value, no such character, too long, what a trigger raises, CHECK. Not 1364 (no default): such a
 column was added since the start, and records may hold it."""
 _BLAME = {1062: Blame.TWICE, 1451: Blame.OTHERS, 1452: Blame.OTHERS, **dict.fromkeys(_OF_ROWS, Blame.ROW)}
 
 
 class _Cursor(pymysql.cursors.Cursor):
-    """Raises for warnings: even in strict mode MySQL cuts trailing blanks that do not fit into TEXT, with only a warning."""
+    """Raises for warnings: even in strict mode MySQL cuts trailing blanks that do not fit into TEXT, with only a warning. Raises for a row that
+    is longer than any statement the server reads: then this row is to blame, and no other."""
 
-    max_stmt_length = 4 * 2**20
+    max_stmt_length = _STATEMENT
+    most_bytes = _STATEMENT
+    """The longest statement that the server reads."""
 
     def execute(self, query: Any, args: Any = None) -> int:
+        if args is None and len(query) > self.most_bytes:
+            raise pymysql.DataError(
+                _TOO_LARGE, f"the row takes more than max_allowed_packet ({self.most_bytes:,} bytes)"
+            )
         taken = int(super().execute(query, args))
         connection: Any = self.connection
         if self.warning_count:
@@ -40,6 +52,16 @@ class MySqlWriter(RowWriter):
     syntax = syntax_of("mysql")
     failures = pymysql.MySQLError
     begin = "START TRANSACTION"
+
+    def __init__(self, sink: SqlSink, block: BlockKey) -> None:
+        super().__init__(sink, block)
+        try:
+            [(most,)] = self._ask("SELECT @@max_allowed_packet - 1")  # a byte says that it is a query
+        except Trouble:
+            self.close()
+            raise
+        self._cursor.most_bytes = int(most)
+        self._cursor.max_stmt_length = min(_STATEMENT, int(most))
 
     def _connect(self) -> Any:
         url = mysql_url(self._sink.address)

@@ -97,8 +97,10 @@ PATIENCE = Patience()
 
 
 class Watch:
-    """Cuts one connection if its server hangs, so that a waiting worker gets an error: until `connected`, whatever this process opens;
-    from then on, what it had opened by then. Another connection of the process is left alone, even if nobody calls `end`.
+    """Cuts one connection if its server hangs, so that a waiting worker gets an error.
+
+    The connection is known by its sockets: those that this process opens between the start of the watch and `connected`. Other connections
+    of the process are left alone, even if nobody calls `end`.
 
     The kernel of a frozen server still acknowledges packets, so TCP settings do not help, and neither do the server's own timeouts. Nobody
     knows how long a statement may take, but whether the server answers a ping can be asked. So it is asked while the statement runs, and

@@ -41,9 +41,6 @@ class Syntax:
     def names(self, names: Iterable[str]) -> str:
         return ", ".join(map(self.name, names))
 
-    def marks(self, count: int, first: int = 1) -> str:
-        return ", ".join(self.parameter(number) for number in range(first, first + count))
-
     def exact(self, text: str) -> str:
         """Compares text exactly, whatever the column's collation: topics' names distinguish upper and lower case."""
         if self.dialect in ("mysql", "mariadb"):
@@ -116,7 +113,8 @@ def _equal(syntax: Syntax, wanted: Iterable[str], first: int = 1) -> str:
 
 
 def insert_statement(syntax: Syntax, table: str, columns: Sequence[str]) -> str:
-    return f"INSERT INTO {syntax.table(table)} ({syntax.names(columns)}) VALUES ({syntax.marks(len(columns))})"
+    marks = ", ".join(syntax.parameter(number) for number in range(1, len(columns) + 1))
+    return f"INSERT INTO {syntax.table(table)} ({syntax.names(columns)}) VALUES ({marks})"
 
 
 def upsert_statement(syntax: Syntax, table: str, columns: Sequence[str], key: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +60,7 @@ from landonce.sinks.sql.types import (
 )
 from landonce.sinks.transactional import TransactionalTable
 
+_RANGES_AT_ONCE = 200
 _PARTIAL = {"postgresql_where", "sqlite_where"}
 """Options of an index that does not cover every row."""
 _KEYS = text(
@@ -194,56 +196,56 @@ class SqlTable(TransactionalTable):
             return connection.execute(rows.limit(1)).first() is not None
 
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
-        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
-        asked = tuple(floors)
+        """One past the highest offset that is there, for each partition that holds any at or above its floor. A table with a key has no
+        index on the coordinates: it is scanned once for all partitions."""
+        asked, highest = tuple(floors), dict[Partition, int | None]()
         if not asked:
             return TargetView(())
-        with self.scanning() as connection:
-            held = self._highest(connection, asked)
-        return TargetView(tuple((each, held[each] + 1) for each, floor in asked if held.get(each, -1) >= floor))
-
-    def _highest(self, connection: Connection, asked: Iterable[tuple[Partition, int]]) -> dict[Partition, int]:
-        """The highest offset of each partition at or above its floor. A table with a key has no index on the coordinates: it is
-        scanned once for all partitions, and the floors are left to the caller."""
         topic, number, offset = (self._coordinates.c[name] for name in COORDINATES)
-        if self.sink.key:
-            labels = sorted({partition.topic for partition, _ in asked})
-            grouped = select(topic, number, func.max(offset)).where(topic.in_(labels)).group_by(topic, number)
-            return {Partition(label, at): int(end) for label, at, end in connection.execute(grouped)}
-        found = {}
-        for partition, floor in asked:
-            mine = and_(topic == partition.topic, number == partition.number, offset >= floor)
-            end = connection.scalar(select(func.max(offset)).where(mine))
-            if end is not None:
-                found[partition] = int(end)
-        return found
+        with self.scanning() as connection:
+            if self.sink.key:
+                labels = sorted({partition.topic for partition, _ in asked})
+                grouped = select(topic, number, func.max(offset)).where(topic.in_(labels)).group_by(topic, number)
+                highest = {Partition(label, at): end for label, at, end in connection.execute(grouped)}
+            else:
+                for partition, floor in asked:
+                    mine = and_(topic == partition.topic, number == partition.number, offset >= floor)
+                    highest[partition] = connection.scalar(select(func.max(offset)).where(mine))
+        ends = ((each, floor, highest.get(each)) for each, floor in asked)
+        return TargetView(tuple((each, int(end) + 1) for each, floor, end in ends if end is not None and end >= floor))
 
     def count(self, ranges: Iterable[Range]) -> int:
         """How many rows there are with these offsets."""
-        wanted, columns = self._within(ranges), self._coordinates
-        if not wanted:
-            return 0
+        rows = select(func.count()).select_from(self._coordinates)
         with self.scanning() as connection:
-            return int(connection.scalar(select(func.count()).select_from(columns).where(or_(*wanted))) or 0)
+            return sum(int(connection.scalar(rows.where(some)) or 0) for some in self._within(ranges))
 
     def no_removal(self) -> str:
         return ""
 
     def remove(self, ranges: Iterable[Range]) -> None:
-        """In one transaction."""
-        wanted = self._within(ranges)
-        if wanted:
-            with self._begun(self.database.writing) as connection:
-                connection.execute(delete(self._coordinates).where(or_(*wanted)))
+        """In one transaction. The statements are made before it, because PostgreSQL ends a transaction that is idle."""
+        statements = [delete(self._coordinates).where(some) for some in self._within(ranges)]
+        with self._begun(self.database.writing) as connection:
+            for each in statements:
+                connection.execute(each)
 
-    def _within(self, ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
+    def _within(self, ranges: Iterable[Range]) -> Iterator[ColumnElement[bool]]:
+        """Conditions for these offsets, each for some of the ranges: databases limit the depth and the parameters of a statement."""
         topic, number, offset = (self._coordinates.c[name] for name in COORDINATES)
-        return [
-            and_(
-                topic == each.partition.topic, number == each.partition.number, offset >= each.first, offset < each.end
+        left = iter(ranges)
+        while some := list(islice(left, _RANGES_AT_ONCE)):
+            yield or_(
+                *(
+                    and_(
+                        topic == each.partition.topic,
+                        number == each.partition.number,
+                        offset >= each.first,
+                        offset < each.end,
+                    )
+                    for each in some
+                )
             )
-            for each in ranges
-        ]
 
     @cached_property
     def _coordinates(self) -> Table:
@@ -336,10 +338,8 @@ def read_shape(sink: SqlSink, connection: Connection) -> SqlShape:
             command="create it, or set `create: true` in {file}",
         ) from None
     deferred: set[frozenset[str]] = set()
-    if sink.dialect in (
-        "mysql",
-        "mariadb",
-    ):  # SQLAlchemy reads SHOW CREATE TABLE, where a backtick in a name is doubled
+    if sink.dialect in ("mysql", "mariadb"):
+        # SQLAlchemy reads SHOW CREATE TABLE, where a backtick in a name is doubled.
         columns = tuple({**each, "name": str(each["name"]).replace("``", "`")} for each in columns)
     elif sink.dialect == "sqlite":
         match connection.execute(_ROWID, {"name": name}).all():

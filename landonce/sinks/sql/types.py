@@ -70,8 +70,7 @@ from landonce.read.schema.fields import (
 )
 from landonce.read.schema.instead import text_type, with_text
 from landonce.sinks.contract import COORDINATES
-from landonce.sinks.sql.addresses import address_field, kind_of
-from landonce.sinks.sql.forms import ANY_NUMBER, RANGES, Parsed
+from landonce.sinks.sql.forms import ANY_NUMBER, RANGES, Parsed, address_field, kind_of
 from landonce.sinks.sql.sink import SqlSink, as_name
 
 _LONGEST_PART = 40
@@ -129,35 +128,33 @@ ReflectedColumn = Mapping[str, Any]
 """As SQLAlchemy reflects it. `rowid` is added: the name of the column that SQLite numbers itself."""
 
 
-class JsonText(sql.UserDefinedType[str]):
+class _Named(sql.UserDefinedType[str]):
+    """A type that SQLAlchemy does not have, by its name."""
+
+    cache_ok = True
+    name: str
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
+class JsonText(_Named):
     """A column of JSON text in SQLite. In a column of the type JSON, SQLite would make `1.10` the number 1.1; a type whose name holds
     TEXT keeps text as it is."""
 
-    cache_ok = True
     name = "JSON_TEXT"
 
-    def get_col_spec(self, **_: Any) -> str:
-        return self.name
 
-
-class UuidText(sql.UserDefinedType[str]):
+class UuidText(_Named):
     """A column of UUIDs in SQLite, as text: no UUID looks like a number, so SQLite keeps it as it is."""
 
-    cache_ok = True
     name = "UUID"
 
-    def get_col_spec(self, **_: Any) -> str:
-        return self.name
 
+class XmlText(_Named):
+    """PostgreSQL's XML."""
 
-class XmlText(sql.UserDefinedType[str]):
-    """PostgreSQL's XML: SQLAlchemy does not know it."""
-
-    cache_ok = True
     name = "xml"
-
-    def get_col_spec(self, **_: Any) -> str:
-        return self.name
 
 
 def column_field(
@@ -181,7 +178,13 @@ def column_field(
         return None
     if column.get("comment") == UUID_NOTE and isinstance(kind, sql.CHAR):
         return Field(name, pa.uuid(), required)
-    held = declared.type if declared is not None else pa.string() if selected else _undeclared(column)
+    if declared is not None:
+        held = declared.type
+    elif selected:
+        held = pa.string()
+    else:  # any JSON value; or landonce has made the column for JSON text
+        is_json = isinstance(kind, (sql.JSON, JsonText)) or with_note(pa.string(), column.get("comment")) == JSON
+        held = JSON if is_json else None
     if isinstance(kind, mysql.TIME) and name in sink.key:
         held = pa.time64("us")
     if held is not None and (found := document_of(name, kind, held, sink.dialect, required=required)) is not None:
@@ -191,9 +194,8 @@ def column_field(
             raise UnsupportedType(f"PostgreSQL's {column['written']} does not hold every text")
         made = field_of(name, kind, sink.dialect, required=required)
         if name in sink.key and (made.unquoted or isinstance(made.judge, Parsed) or isinstance(kind, mysql.SET)):
-            raise UnsupportedType(
-                "several texts are one value of its type, so it cannot be part of the key" + _with_digits(kind)
-            )
+            digits = "; declare it as DECIMAL(p, s) in `source.kafka.schema`" if _is_open_number(kind) else ""
+            raise UnsupportedType(f"several texts are one value of its type, so it cannot be part of the key{digits}")
         return made
     except UnsupportedType as reason:
         if required or declared is not None:
@@ -201,13 +203,6 @@ def column_field(
         return (
             None if chosen or isinstance(kind, sql.JSON) else Field.unfilled(name, column.get("written") or f"{kind!r}")
         )
-
-
-def _undeclared(column: ReflectedColumn) -> pa.DataType | None:
-    """`JSON` for a column that can hold any JSON value, or that landonce has made for JSON text."""
-    if isinstance(column["type"], (sql.JSON, JsonText)):
-        return JSON
-    return JSON if with_note(pa.string(), column.get("comment")) == JSON else None
 
 
 def _is_open_number(type_: Any) -> bool:
@@ -230,10 +225,6 @@ def _wide_number(name: str, type_: Any, required: bool) -> Field:
     judge = ANY_NUMBER if digits is None else Digits(digits - scale, scale)
     called = "NUMERIC" if digits is None else f"NUMERIC({digits}, {scale})"
     return Field(name, JSON, required, judge=judge, called=called)
-
-
-def _with_digits(type_: Any) -> str:
-    return "; declare it as DECIMAL(p, s) in `source.kafka.schema`" if _is_open_number(type_) else ""
 
 
 def document_of(name: str, type_: Any, declared: pa.DataType, dialect: str = "", *, required: bool) -> Field | None:
@@ -401,10 +392,16 @@ def _of_mysql(name: str, type_: Any, required: bool) -> Field | None:
     return None
 
 
-def own_form(type_: Any) -> str:
-    """How PostgreSQL's COPY takes a column that it takes in a form of its own: `jsonb`, `array`, or a type that is written as text."""
+def base_of(type_: Any) -> Any:
+    """The type behind a domain."""
     while isinstance(type_, postgresql.DOMAIN):
         type_ = type_.data_type
+    return type_
+
+
+def own_form(type_: Any) -> str:
+    """How PostgreSQL's COPY takes a column that it takes in a form of its own: `jsonb`, `array`, or a type that is written as text."""
+    type_ = base_of(type_)
     if isinstance(type_, postgresql.ARRAY):
         return "array"
     if isinstance(type_, postgresql.JSONB):
@@ -423,11 +420,10 @@ def own_form(type_: Any) -> str:
 
 def element_form(type_: Any) -> str:
     """The form of the elements of an array, if landonce encodes the array; empty if the driver does, or if it is none."""
-    if own_form(type_) != "array":
+    array = base_of(type_)
+    if not isinstance(array, postgresql.ARRAY):
         return ""
-    while isinstance(type_, postgresql.DOMAIN):
-        type_ = type_.data_type
-    item = type_.item_type
+    item = array.item_type
     return own_form(item) or ("json" if isinstance(item, sql.JSON) else "text" if isinstance(item, sql.Enum) else "")
 
 
@@ -467,22 +463,18 @@ def column_type(type_: pa.DataType, dialect: str) -> sql.TypeEngine[Any]:
         sized = dialect in ("mysql", "mariadb") and 0 < type_.byte_width <= _MOST_FIXED
         return sql.BINARY(type_.byte_width) if sized else plain[pa.binary()]
     if type_ == JSON and dialect != "yql":
-        return (
-            postgresql.JSON() if dialect == "postgresql" else JsonText() if dialect == "sqlite" else plain[pa.string()]
-        )
+        own: dict[str, sql.TypeEngine[Any]] = {"postgresql": postgresql.JSON(), "sqlite": JsonText()}
+        return own.get(dialect, plain[pa.string()])
     if pt.is_nested(type_) and landed(type_) == type_ and dialect != "yql":
         return sql.JSON().with_variant(postgresql.JSONB(), "postgresql")
-    raise UnsupportedType(_no_column(type_, dialect))
-
-
-def _no_column(type_: pa.DataType, dialect: str) -> str:
     if landed(type_) != type_ and dialect != "yql":
-        return "a document cannot hold JSON texts; the whole column can be JSON"
+        raise UnsupportedType("a document cannot hold JSON texts; the whole column can be JSON")
     if pt.is_timestamp(type_):
-        return "times have microseconds here; TIMESTAMP(6) is possible"
+        raise UnsupportedType("times have microseconds here; TIMESTAMP(6) is possible")
     if pt.is_decimal(type_):
-        return f"exact decimals have at most {_SQLITE_DIGITS if dialect == 'sqlite' else 38} digits here"
-    return f"there is no type for {spelled(type_)} here"
+        most = _SQLITE_DIGITS if dialect == "sqlite" else _MOST_DIGITS
+        raise UnsupportedType(f"exact decimals have at most {most} digits here")
+    raise UnsupportedType(f"there is no type for {spelled(type_)} here")
 
 
 def column_or_text(type_: pa.DataType, dialect: str) -> pa.DataType:

@@ -14,10 +14,10 @@ from landonce.protocol.block_rows import Claim
 from landonce.protocol.reasons import Code, Reason, counted, merged
 from landonce.protocol.receipt import BlockResult, Receipt, Want, unbalanced
 from landonce.read.block import ReadBlock, Reader, Rejected, rejected_row
-from landonce.read.changes import OPERATION, Changes
+from landonce.read.changes import Changes
 from landonce.read.decoding import decode_by
 from landonce.read.evolution import Evolution, observed
-from landonce.read.rows import fit_to, records_of
+from landonce.read.rows import ends_by_key, fit_to, records_of
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.sql.types import documents_as_text
 from landonce.sinks.transactional import (
@@ -116,14 +116,14 @@ class SqlWorker(TransactionWorker):
                 reasons=merged((*receipt.reasons, *counted(each.reason for each in refused))),
             )
             changes = self.recipe.changes is not None and rows.num_rows
-            last = last_changes(rows, self.recipe.sink.key) if changes else None
-            shaped = self._shaped(rows if last is None else rows.take(last))
+            last = ends_by_key(rows, self.recipe.sink.key)[1] if changes else None
+            shaped = self._shaped(rows if last is None else rows.take(pa.array(last)))
             try:
                 return self.result(settle_rows(self.open, claim, account.to_json(), shaped, self.where), account)
             except Trouble as trouble:
                 found = refused_rows(self.open, claim, shaped, self.where)
                 if found is not None:
-                    bad = [(index if last is None else last[index].as_py(), why) for index, why in found]
+                    bad = [(index if last is None else int(last[index]), why) for index, why in found]
                     refused += _judged(self.task, rows, bad, trouble)
                     rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), [index for index, _ in bad])))
 
@@ -152,18 +152,6 @@ def _judged(
             bad[0][1], f"{first.partition}: the record at offset {first.offset}, and {MOST:,} others of its block"
         )
     return records
-
-
-def last_changes(rows: pa.Table, key: tuple[str, ...]) -> pa.Int64Array:
-    """The index of the last row of each key, in order. Arrow cannot group by an extension type: a UUID is grouped by its sixteen bytes."""
-    keyed = pa.table({OPERATION: pa.array(np.arange(rows.num_rows))})
-    for name in key:
-        column = rows.column(name)
-        if isinstance(column.type, pa.BaseExtensionType):
-            column = pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
-        keyed = keyed.append_column(name, column)
-    last = keyed.group_by(list(key)).aggregate([(OPERATION, "max")]).column(f"{OPERATION}_max")
-    return pa.array(np.sort(np.asarray(last.to_numpy())))
 
 
 Found = tuple[tuple[int, Trouble], ...]

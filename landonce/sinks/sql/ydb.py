@@ -7,6 +7,8 @@ their coordinates are the table's primary key.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -63,11 +65,12 @@ class YdbWriter(BlockTransaction):
         self._sink, self._place = sink, place
         self._database = YdbDatabase(sink.address)
         try:
-            engine = self._database.engine
-            self._connection = engine.connect().execution_options(isolation_level="SERIALIZABLE")
-        except DBAPIError as error:
+            with self._errors():
+                engine = self._database.engine
+                self._connection = engine.connect().execution_options(isolation_level="SERIALIZABLE")
+        except Trouble:
             self._database.close()
-            raise self._trouble(error) from None
+            raise
 
     def flip(self, claim: Claim, receipt: str) -> bool:
         seen = self.read()
@@ -80,10 +83,8 @@ class YdbWriter(BlockTransaction):
         return True
 
     def read(self) -> BlockRow | None:
-        try:
+        with self._errors():
             row = self._connection.execute(found_statement(self._place)).first()
-        except DBAPIError as error:
-            raise self._trouble(error) from None
         return block_row(row) if row is not None else None
 
     def write(self, rows: pa.Table) -> None:
@@ -95,10 +96,8 @@ class YdbWriter(BlockTransaction):
         self._many(upsert_rows(self._sink.table, rows.column_names), rows)
 
     def commit(self) -> None:
-        try:
+        with self._errors():
             self._connection.commit()
-        except DBAPIError as error:
-            raise self._trouble(error) from None
 
     def close(self) -> None:
         self._connection.close()
@@ -110,14 +109,16 @@ class YdbWriter(BlockTransaction):
             self._do(statement, batch.to_pylist())
 
     def _do(self, statement: Executable, values: list[dict[str, Any]] | None = None) -> None:
-        try:
+        with self._errors():
             self._connection.execute(statement, values)
-        except DBAPIError as error:
-            raise self._trouble(error) from None
 
-    def _trouble(self, error: DBAPIError) -> Trouble:
-        refused = type(error).__name__ in _REFUSED
-        return Trouble(self._database.reason(error), passing=not refused, answered=refused)
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            refused = type(error).__name__ in _REFUSED
+            raise Trouble(self._database.reason(error), passing=not refused, answered=refused) from None
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:

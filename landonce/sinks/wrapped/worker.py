@@ -66,11 +66,6 @@ class WrappedRecipe(PushRecipe):
         return WrappedWorker(self, task)
 
 
-def with_change(rows: pa.Table) -> pa.Table:
-    """What a change does, under the name that blocks have for it."""
-    return rows.rename_columns([CHANGE if each == OPERATION else each for each in rows.column_names])
-
-
 @dataclass(frozen=True)
 class WrappedWorker(BlockWorker):
     """Pushes one block under a claim."""
@@ -96,7 +91,7 @@ class WrappedWorker(BlockWorker):
         del refuse
         task, rows = self.task, block.rows(self.task.block.table)
         if self.recipe.changes is not None:
-            rows = with_change(rows)
+            rows = rows.rename_columns([CHANGE if each == OPERATION else each for each in rows.column_names])
         sending = Sending(
             index=task.index,
             spot=self.spot,
@@ -191,20 +186,24 @@ class _Attempt:
             known = Receipt.from_json(state.settled) if state.settled is not None else sending.receipt
             return BlockResult(sending.index, Fate.LANDED, known)
         if state.fate is Fate.HALTED or self._error is not None:
-            return BlockResult(sending.index, Fate.HALTED, error=self._error or _fenced(sending))
+            fenced = errors.Fenced(
+                f"the pipeline was taken over: block {sending.range} of batch {sending.spot.batch} is not claimed by epoch "
+                f"{sending.claim.epoch} any more.",
+                safe="It was not pushed again, and this driver stops. Nothing is lost: the newer driver continues.",
+            )
+            return BlockResult(sending.index, Fate.HALTED, error=self._error or fenced)
         return BlockResult(sending.index, Fate.DOUBTFUL, why=self._why)
 
     def _step(self, stage: PushStage) -> Pushing:
         """Does what the stage asks for, and returns the next state."""
         ledger, sending, state, sink = self._ledger, self._sending, self._state, self._sink
         spot, claim, nonce, receipt = sending.spot, sending.claim, sending.nonce, sending.receipt.to_json()
-        if stage is PushStage.CLAIM:
+        if stage in (PushStage.CLAIM, PushStage.RECLAIM):
             self._began = now()
-            self._row = ledger.claim(spot, claim, nonce, harmless=sink.idempotent, wait=sink.wait)
-            return steps.after_claim(state, won=self._row is not None)
-        if stage is PushStage.RECLAIM:
-            self._began = now()
-            self._row = ledger.reclaim(spot, claim, nonce, state.seen, wait=sink.wait)
+            if stage is PushStage.CLAIM:
+                self._row = ledger.claim(spot, claim, nonce, harmless=sink.idempotent, wait=sink.wait)
+            else:
+                self._row = ledger.reclaim(spot, claim, nonce, state.seen, wait=sink.wait)
             return steps.after_claim(state, won=self._row is not None)
         if stage is PushStage.ROW:
             seen = ledger.row(spot)
@@ -296,12 +295,4 @@ def _no_answer(sending: Sending, what: str, said: object, rule: str) -> errors.O
         ),
         safe="The block was not pushed again, and the position did not move.",
         command=f"write `{what}` so that it {rule}; then: landonce run {{file}}",
-    )
-
-
-def _fenced(sending: Sending) -> errors.Fenced:
-    return errors.Fenced(
-        f"the pipeline was taken over: block {sending.range} of batch {sending.spot.batch} is not claimed by epoch "
-        f"{sending.claim.epoch} any more.",
-        safe="It was not pushed again, and this driver stops. Nothing is lost: the newer driver continues.",
     )
