@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,8 +82,13 @@ class _Signals:
         return self._driver.reasons if self._driver is not None else ()
 
     def _hear(self, number: int, _frame: object) -> None:
-        self.stopping.set()
         signal.signal(number, signal.SIG_DFL)
-        self._note("stopping after the current batch. The same signal again ends the run at once, which is safe too.")
+        self.stopping.set()
         if self._driver is not None:
             self._driver.stopping.set()
+        with suppress(
+            RuntimeError, OSError
+        ):  # the signal came in the middle of a write to the same stream, or nobody reads it
+            self._note(
+                "stopping after the current batch. The same signal again ends the run at once, which is safe too."
+            )
