@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -96,14 +97,15 @@ def confirm(does: Iterable[str], costs: Iterable[str], *, yes: bool) -> None:
         typer.confirm("Do it?", abort=True)
 
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+out = Console(highlight=False, soft_wrap=True, emoji=False)  # `:100:` in the place of a record is no emoji
 
 
 def next_step(command: str, file: str, running: str = "") -> str:
     """The command to continue with, with the user's own file in it. Empty if it is the command that is running."""
-    own = f"landonce {running} {file}"
-    text = redact(command.replace("{file}", file)).replace(f", then `{own}`", "")
+    named = shlex.quote(file)
+    own = f"landonce {running} {named}"
+    text = redact(command.replace("{file}", named)).replace(f", then `{own}`", "")
     return "" if text == own else text
 
 
