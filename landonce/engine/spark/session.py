@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -70,13 +71,9 @@ def open_session(
         logging.getLogger(name).disabled = True
     logging.getLogger().addFilter(_not_of_py4j)
     forget_ended()
-    with (
-        spark_errors(),
-        _settings_for_java(
-            _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
-        ) as builder,
-        _own_handler_kept(),
-    ):
+    folder = temporary_folder() if SparkContext._gateway is None and not _submitted() else None
+    settings = _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})}, folder)
+    with spark_errors(), _settings_for_java(settings, folder) as builder, _own_handler_kept():
         _start_java()
         session = builder.getOrCreate()
         quiet_at_its_end(session.sparkContext._accumulatorServer)
@@ -164,12 +161,16 @@ def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[]
                 opened[0].stop()
 
 
-def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
+def _settings(
+    pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str], folder: Path | None
+) -> dict[str, str]:
+    """`folder`: where a JVM that is to be started puts its files aside, unless that was said already."""
     own: dict[str, str] = {}
     if not _submitted():
         options = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
         options += "" if expressions else f" {_QUICK_START}"
-        options += _temporary()
+        told = "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", "")
+        options += f" -Djava.io.tmpdir={folder}" if folder is not None and not told and " " not in str(folder) else ""
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
     if not _submitted() or not SparkConf().contains(_REDACTION):
         own[_REDACTION] = _SECRETS
@@ -183,27 +184,18 @@ def _loading(spark: Spark, work: str) -> dict[str, str]:
     return {"spark.python.daemon.module": daemon.__name__, f"spark.executorEnv.{daemon.LOADED}": work}
 
 
-def _temporary() -> str:
-    """Where a JVM that is to be started puts its files aside, unless that was said already."""
-    if SparkContext._gateway is not None or "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-        return ""
-    folder = temporary_folder()
-    return f" -Djava.io.tmpdir={folder}" if " " not in str(folder) else ""
-
-
 @contextmanager
-def _settings_for_java(settings: Mapping[str, str]) -> Iterator[SparkSession.Builder]:
-    """Settings for a JVM that is to be started go through a file that only this user may read, and that is gone after.
-
-    PySpark would put them on the command line, where everybody on the machine can read them.
-    """
+def _settings_for_java(settings: Mapping[str, str], folder: Path | None) -> Iterator[SparkSession.Builder]:
+    """Settings for a JVM that is to be started go through a file that only this user may read, and that is deleted afterwards: PySpark
+    would put them on the command line, where everybody on the machine can read them. The next start deletes the file of a process
+    that was killed meanwhile, with its `folder`. None: there is a JVM already."""
     builder = SparkSession.builder
-    if SparkContext._gateway is not None or _submitted():
+    if folder is None:
         for name, value in settings.items():
             builder = builder.config(name, value)
         yield builder
         return
-    handle, path = tempfile.mkstemp(prefix="landonce-spark-", suffix=".conf")
+    handle, path = tempfile.mkstemp(suffix=".conf", dir=folder)
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -257,9 +249,8 @@ def _java_version() -> int | None:
     if found is None:
         return None
     reply = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = reply.split('"')[1] if '"' in reply else ""
-    major = version.split(".")[0]
-    return int(major) if major.isdigit() else None
+    version = re.search(r'version "(\d+)', reply)
+    return int(version[1]) if version is not None else None
 
 
 def _submitted() -> bool:
