@@ -407,16 +407,15 @@ def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
 
 @contextmanager
 def watched(place: ClaimPlace, tasks: Sequence[PushTask], tell: Callable[[str], None], every: float) -> Iterator[None]:
-    """Looks at the blocks' rows every so many seconds while workers push, over a connection of its own."""
+    """Looks at the blocks' rows every so many seconds while workers push, over connections of its own."""
     done, batch = threading.Event(), tasks[0].batch
     names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}
 
     def watch() -> None:
-        with closing(place.open()) as ledger:
-            while not done.wait(every):
-                with suppress(LandonceError):
-                    for said in overdue(ledger.status(batch), names):
-                        tell(said)
+        while not done.wait(every):
+            with suppress(LandonceError), closing(place.open()) as ledger:  # unreachable now, and perhaps not later
+                for said in overdue(ledger.status(batch), names):
+                    tell(said)
 
     watching = threading.Thread(target=watch, name="landonce overdue pushes", daemon=True)
     watching.start()

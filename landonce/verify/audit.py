@@ -17,6 +17,7 @@ from landonce.dedup.rule import PUSHED, accepted_schema, key_rule
 from landonce.dedup.store import StorePlace
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
+from landonce.errors import SourceUnavailable
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import skipped_ranges
 from landonce.protocol.ranges import Partition, Range
@@ -60,7 +61,7 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
         )
         stack.callback(reader.close)
         labels = {(state.labelled(each) if state is not None else each).topic for each, _ in view.extents}
-        retention = Retention(kafka.bootstrap_servers, kafka.options)
+        compacted, unasked = _compacted(Retention(kafka.bootstrap_servers, kafka.options), view)
         yield Auditor(
             pipeline=config.pipeline,
             skipped=skipped_ranges(parts.ledger.journal()) if state is not None else (),
@@ -79,8 +80,24 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             else {},
             to_end=to_end,
             from_start=parts.start is Start.EARLIEST,
-            compacted=frozenset(topic for topic, _ in view.topic_ids if retention.compacted(topic)),
+            compacted=compacted,
+            unasked=unasked,
         )
+
+
+def _compacted(retention: Retention, view: SourceView) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The compacted topics, and a note on each topic whose settings the user may not read: it is judged as one that is not compacted,
+    which may find too many faults and never too few."""
+    found, unasked = set[str](), []
+    for topic, _ in view.topic_ids:
+        try:
+            found.update([topic] if retention.compacted(topic) else [])
+        except SourceUnavailable as error:
+            unasked.append(
+                f"{topic}: whether it is compacted cannot be asked ({error.what}). It was judged as if it is not: rows whose records "
+                "compaction removed are called unexpected. Allow DescribeConfigs on it if that matters."
+            )
+    return frozenset(found), tuple(unasked)
 
 
 def _letter_folders(config: Pipeline) -> tuple[Path, ...]:
@@ -141,6 +158,8 @@ class Auditor:
     """With `dedup`: the records that came too late."""
     compacted: frozenset[str]
     """Topics in which a record may be gone although its row is correct."""
+    unasked: tuple[str, ...]
+    """What a reader must know of topics whose settings cannot be asked."""
 
     def bounds(self) -> tuple[Bounds, ...]:
         return bounds(self.state, self.view, to_end=self.to_end, from_start=self.from_start)
@@ -159,7 +178,7 @@ class Auditor:
                 table.close(each, compacted=each.partition.topic in self.compacted)
         events = self._events(self.events, found, topics, tables) if self.events is not None else None
         reports = tuple(table.report(found, lambda name: self._later(name, found)) for table in tables)
-        said = (*notes(self.state, self.view, to_end=self.to_end), *self.handled.notes())
+        said = (*notes(self.state, self.view, to_end=self.to_end), *self.unasked, *self.handled.notes())
         return Report(self.pipeline, topics, reports, said, events)
 
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
