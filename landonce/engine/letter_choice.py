@@ -76,12 +76,15 @@ def field_of(letter: Letter) -> str:
     return str(letter.get("field") or "")
 
 
-def parse_place(text: str) -> Place:
-    """`TOPIC:PARTITION:OFFSET`."""
+def parse_place(text: str, option: str = "") -> Place:
+    """`TOPIC:PARTITION:OFFSET`. `option`: what an error begins with."""
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
     if not (topic and number.isdecimal() and offset.isdecimal()):
-        raise ConfigError(f"{text!r} is not a place; write TOPIC:PARTITION:OFFSET, for example clicks:0:4711.")
+        raise ConfigError(
+            f"{option}{text!r} is not a place; write TOPIC:PARTITION:OFFSET, for example clicks:0:4711.",
+            safe="Nothing was changed.",
+        )
     return topic, int(number), int(offset)
 
 
