@@ -177,7 +177,11 @@ class CommitPerformer(Performer):
         return Looked(views, *(self.opened.holds(labels, fresh=held.fresh) if labels else ()))
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        floors = self._floors(effect.tables)
+        # Where each table begins to take rows. One that is its own ledger takes all that is planned.
+        taking: dict[str, Floors | None] = {each.view.table: each.floors for each in effect.tables}
+        if self.opened.own is not None:
+            taking = dict.fromkeys(self.opened.tables, ())
+        floors = tuple((table, taking.get(table)) for table in self.opened.tables)
         tasks = [
             StageTask(
                 index=index,
@@ -229,13 +233,6 @@ class CommitPerformer(Performer):
             return results
         ahead, done = ready(results), {each.index: each for each in results}
         return tuple(done[at] if at in ahead else BlockResult(at, Fate.SLOW) for at in effect.indexes)
-
-    def _floors(self, statuses: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
-        """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
-        if self.opened.own is not None:
-            return tuple((table, ()) for table in self.opened.tables)
-        taking = {each.view.table: each.floors for each in statuses}
-        return tuple((table, taking.get(table)) for table in self.opened.tables)
 
     def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
         started = tuple(sorted(held.committed().items()))

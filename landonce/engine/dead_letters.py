@@ -104,9 +104,8 @@ def stage(
     `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts
     that lie elsewhere are carried over.
     """
-    read = {each.partition: each for each in ranges}
-    before = _earlier(folder, plan, block) if inherited else {}
-    entries = {place: each for place, each in before.items() if not _within(each, read)}
+    read, before = tuple(ranges), _earlier(folder, plan, block) if inherited else {}
+    entries = {place: each for place, each in before.items() if not covered(each, read)}
     entries.update((place_of(each), each) for each in map(_to_dict, letters))
     return _staged(folder, plan, f"{block:04d}d", entries.values())
 
@@ -198,8 +197,7 @@ def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = (), send
         counted = _places(files(folder, pipeline_of(plan)))
         send(entry for entry in _new(folder, plan, names) if place_of(entry) not in counted)
     for name in names:
-        staged = folder / name
-        final = _final(staged)
+        staged, final = folder / name, folder / name.removesuffix(_STAGED)
         known = _places(path for path in files(folder, pipeline_of(plan)) if path != final)
         with suppress(FileNotFoundError):
             if new := [entry for entry in letters_in(staged) if place_of(entry) not in known]:
@@ -297,10 +295,6 @@ def _block_of(name: str) -> int:
     return int(re.split(r"\D", name.rpartition("-")[2], maxsplit=1)[0])
 
 
-def _final(staged: Path) -> Path:
-    return staged.with_name(staged.name.removesuffix(_STAGED))
-
-
 def pipeline_of(plan: str) -> str:
     return plan.rpartition(".batch-")[0]
 
@@ -330,11 +324,6 @@ def place_of(entry: Mapping[str, Any]) -> Place:
 
 def _places(paths: Iterable[Path]) -> set[Place]:
     return {place_of(entry) for path in paths for entry in letters_in(path)}
-
-
-def _within(entry: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
-    found = ranges.get(Partition(entry["topic"], entry["partition"]))
-    return found is not None and found.holds(entry["offset"])
 
 
 def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:

@@ -198,6 +198,8 @@ class LetterTopic:
             (str(each["name"]), as_bytes(each, "value")) for each in letter.get("headers") or ()
         ]
         headers += self._headers(plan, letter)
+        known = letter.get("timestamp")  # the client takes 0 for now: a record of that moment gets the next millisecond
+        moment = 0 if known is None or known < 0 else max(int(known), 1)
         while True:
             try:
                 producer.produce(
@@ -205,7 +207,7 @@ class LetterTopic:
                     key=as_bytes(letter, "key"),
                     value=as_bytes(letter, "value"),
                     headers=headers,
-                    timestamp=_timestamp(letter.get("timestamp")),
+                    timestamp=moment,
                     on_delivery=delivered,
                 )
                 break
@@ -329,11 +331,6 @@ class LetterTopic:
             command=f"to send all letters of the batch, some perhaps again: `rm {note}`. To send no more of them: "
             f"`truncate -s 0 {note}`. Then: landonce run {{file}}",
         )
-
-
-def _timestamp(moment: int | None) -> int:
-    """As the client takes it: 0 is now. That is for records without a timestamp; one of 0 is sent as the next millisecond."""
-    return 0 if moment is None or moment < 0 else max(int(moment), 1)
 
 
 def _chunks(letters: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -50,7 +50,9 @@ def _letters(
     read: Messages,
 ) -> list[DeadLetter]:
     lacking = [each for each in rejected if (each.partition, each.offset) not in read]
-    messages = {**read, **_read_again(recipe, task, lacking)} if lacking else read
+    messages = {**read, **find(lacking, task.block.ranges, recipe.records)} if lacking else read
+    if lacking:  # of the topics of the plan, and of no others that have their names by now
+        recipe.records.require_same(task.topics)
     labels, judgement = dict(task.labels), recipe.judgement() if rejected else ""
     letters = []
     for each in rejected:
@@ -76,10 +78,3 @@ def _letters(
             )
         )
     return letters
-
-
-def _read_again(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> Messages:
-    """From the topics of the plan, and from no others that bear their names by now."""
-    found = find(rejected, task.block.ranges, recipe.records)
-    recipe.records.require_same(task.topics)
-    return found

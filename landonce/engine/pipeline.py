@@ -40,7 +40,7 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.snapshot import Snapshot
-from landonce.protocol.source import SourceView, Start, StartAt, available, everything
+from landonce.protocol.source import Start, StartAt, available, everything
 from landonce.protocol.tolerance import Tolerance
 from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Schema
@@ -148,7 +148,7 @@ def _nothing_to_do(parts: Parts) -> bool:
         state = parts.ledger.load()
         if state is not None and state.pending is not None:
             return False
-        source = parts.broker.survey(parts.config.source.kafka.topics)
+        source = parts.source()
     except LandonceError:
         return False
     if state is None or state.fresh:
@@ -183,20 +183,17 @@ def sampled_columns(
     parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema], observer: Observer
 ) -> Schema:
     """The columns of some records of the topics. They must be `usable`."""
-    inferred = sampled_schema(parts, _surveyed(parts), usable, tidy)
+    view = None
+    for pause in _PAUSES:  # a topic that was made a moment ago has no leader yet
+        try:
+            view = parts.source()
+            break
+        except SourceUnavailable:
+            time.sleep(pause)
+    inferred = sampled_schema(parts, view or parts.source(), usable, tidy)
     if inferred.words and isinstance(observer, InferenceObserver):
         observer.inferred(inferred.words)
     return inferred.schema
-
-
-def _surveyed(parts: Parts) -> SourceView:
-    """A topic that was made a moment ago has no leader yet."""
-    for pause in _PAUSES:
-        try:
-            return parts.broker.survey(parts.config.source.kafka.topics)
-        except SourceUnavailable:
-            time.sleep(pause)
-    return parts.broker.survey(parts.config.source.kafka.topics)
 
 
 @contextmanager

@@ -257,7 +257,7 @@ class Replay:
             **_but_value(entry),
             **value_fields(self.fixed[place_of(entry)]),
             _CHANGED: True,
-            _ORIGINAL: _value(entry),
+            _ORIGINAL: {name: entry[name] for name in _VALUE if name in entry},
         }
 
 
@@ -442,10 +442,6 @@ def _before(entry: Entry) -> Entry:
     return {**_but_value(entry), **entry[_ORIGINAL]} if entry.get(_CHANGED) else entry
 
 
-def _value(entry: Entry) -> Entry:
-    return {name: entry[name] for name in _VALUE if name in entry}
-
-
 def _but_value(entry: Entry) -> Entry:
     return {name: value for name, value in entry.items() if name not in _VALUE}
 
@@ -551,15 +547,13 @@ def handled_places(folder: Path, pipeline: str) -> frozenset[Place]:
 def handled_since(folder: Path, pipeline: str, state: LedgerState) -> frozenset[Place]:
     """As `handled_places`, of those that were replayed or dropped after the ledger said `state`. Files of replays are numbered as batches,
     those of drops as epochs."""
+
+    def after(path: Path, last: int) -> bool:
+        return int(path.name.removeprefix(f"{pipeline}.").split("-")[1]) > last
+
     numbered = ((_REPLAYED, state.batch), (_DROPPED, state.epoch))
-    paths = (
-        path for suffix, last in numbered for path in _with(folder, pipeline, suffix) if _number(path, pipeline) > last
-    )
+    paths = (path for suffix, last in numbered for path in _with(folder, pipeline, suffix) if after(path, last))
     return frozenset(place_of(entry) for path in paths for entry in letters_in(path))
-
-
-def _number(path: Path, pipeline: str) -> int:
-    return int(path.name.removeprefix(f"{pipeline}.").split("-")[1])
 
 
 def handled_ends(folder: Path, pipeline: str) -> dict[Partition, int]:
@@ -589,7 +583,8 @@ def settle_left(
         if stem == last and landed_for_good(state, state.batch, state.lineage):
             settle(folder, stem)
         elif stem != last and path.name in earlier:
-            _discard(folder, stem)
+            for suffix in (_STILL, _REPLAY):
+                (folder / (stem + suffix)).unlink(missing_ok=True)
     for path in _with(folder, pipeline, _STILL):
         if path.name in earlier and not replay_file(folder, path.name.removesuffix(_STILL)).exists():
             path.unlink(missing_ok=True)
@@ -618,11 +613,6 @@ def unsettled(folder: Path) -> bool:
     return any(
         next(folder.glob(f"*{suffix}"), None) is not None for suffix in (_REPLAY, _DROPPING, _SKIPPING, _LANDING)
     )
-
-
-def _discard(folder: Path, stem: str) -> None:
-    for suffix in (_STILL, _REPLAY):
-        (folder / (stem + suffix)).unlink(missing_ok=True)
 
 
 def _with(folder: Path, pipeline: str, suffix: str) -> list[Path]:

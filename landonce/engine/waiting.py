@@ -42,7 +42,8 @@ class Waiting:
                 left = self._left(error.what)
                 self.tell(f"waiting, for at most {left:.0f} s: {error.what}")
                 if self.stopping.wait(min(pause, left)):
-                    raise _stopped(error) from None
+                    what = f"stopped while something was unreachable: {error.what}"
+                    raise Stalled(what, safe=_SAFE, command="landonce run {file}") from None
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def trouble(self, what: str) -> None:
@@ -67,7 +68,3 @@ class Waiting:
                 command="fix the cause and start again: landonce run {file}",
             )
         return left
-
-
-def _stopped(error: Transient) -> Stalled:
-    return Stalled(f"stopped while something was unreachable: {error.what}", safe=_SAFE, command="landonce run {file}")

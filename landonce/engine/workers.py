@@ -87,7 +87,12 @@ class SparkWorkers:
                 return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
             if recipe.transforms and transform.is_expression_error(error):
-                raise _expression_failed(error) from None
+                raise TransformFailed(
+                    f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
+                    safe="The position did not move; the plan is pending and will be settled at the next start.",
+                    command="change the expression so that it returns NULL for such values (try_cast, try_divide, …), then "
+                    "`landonce state accept-change {file}`",
+                ) from None
             return transform.doubtful(tasks, said(str(error)))
         except Py4JError as error:
             return transform.doubtful(tasks, said(str(error)))
@@ -174,12 +179,3 @@ def said(text: str) -> str:
     failure = text.partition(_LAST_FAILURE)[2] or text
     lines = [line.strip() for line in failure.splitlines() if line.strip() and not line.startswith(_OF_JAVA)]
     return redact(" ".join(lines)[:1000])
-
-
-def _expression_failed(error: PySparkException) -> TransformFailed:
-    return TransformFailed(
-        f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
-        safe="The position did not move; the plan is pending and will be settled at the next start.",
-        command="change the expression so that it returns NULL for such values (try_cast, try_divide, …), then "
-        "`landonce state accept-change {file}`",
-    )

@@ -65,7 +65,7 @@ def open_session(
     """
     need_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _local(spark):
+    if not is_remote(spark):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
@@ -134,12 +134,9 @@ def _own_handler_kept() -> Iterator[None]:
     """PySpark takes SIGINT for itself when it starts. A handler that was set before is kept."""
     before = signal.getsignal(signal.SIGINT)
     yield
-    if callable(before) and before is not signal.default_int_handler and _in_main_thread():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if callable(before) and before is not signal.default_int_handler and in_main_thread:
         signal.signal(signal.SIGINT, before)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
@@ -167,7 +164,8 @@ def _settings(
     """`folder`: where a JVM that is to be started puts its files aside, unless that was said already."""
     own: dict[str, str] = {}
     if not _submitted():
-        options = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
+        quiet = Path(__file__).with_name("log4j2.properties")
+        options = f"-Dlog4j2.configurationFile={quiet}{archive.java_options()}"
         options += "" if expressions else f" {_QUICK_START}"
         told = "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", "")
         options += f" -Djava.io.tmpdir={folder}" if folder is not None and not told and " " not in str(folder) else ""
@@ -179,7 +177,7 @@ def _settings(
 
 
 def _loading(spark: Spark, work: str) -> dict[str, str]:
-    if not work or _submitted() or not _local(spark):
+    if not work or _submitted() or is_remote(spark):
         return {}
     return {"spark.python.daemon.module": daemon.__name__, f"spark.executorEnv.{daemon.LOADED}": work}
 
@@ -199,7 +197,9 @@ def _settings_for_java(settings: Mapping[str, str], folder: Path | None) -> Iter
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+            for name, value in settings.items():
+                escaped = value.replace("\\", "\\\\").replace("\n", "\\n")  # as Java's properties files want it
+                file.write(f"{name}={escaped}\n")
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(path)} pyspark-shell"
         yield builder
     finally:
@@ -208,11 +208,6 @@ def _settings_for_java(settings: Mapping[str, str], folder: Path | None) -> Iter
             os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
         else:
             os.environ["PYSPARK_SUBMIT_ARGS"] = before
-
-
-def _escaped(value: str) -> str:
-    """As Java's properties files want it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _refuse_speculation(session: SparkSession) -> None:
@@ -225,14 +220,13 @@ def _refuse_speculation(session: SparkSession) -> None:
         )
 
 
-def is_remote(spark: Spark) -> bool:
-    """Whether workers may run on other machines."""
-    return not _local(spark)
-
-
 def need_java() -> None:
     """One clear sentence instead of a Java stack trace."""
-    found = _java_version()
+    path, found = java(), None
+    if path is not None:
+        reply = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
+        version = re.search(r'version "(\d+)', reply)
+        found = int(version[1]) if version is not None else None
     if found is None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME={home} has no bin/java that runs" if home else "there is none"
@@ -244,30 +238,14 @@ def need_java() -> None:
 _INSTALL = "apt-get install openjdk-17-jre-headless   (or set JAVA_HOME)"
 
 
-def _java_version() -> int | None:
-    found = java()
-    if found is None:
-        return None
-    reply = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', reply)
-    return int(version[1]) if version is not None else None
-
-
 def _submitted() -> bool:
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _local(spark: Spark) -> bool:
-    return _master(spark).startswith("local")
-
-
-def _master(spark: Spark) -> str:
-    """Under spark-submit its own word counts, and not the file's."""
-    if not _submitted():
-        return spark.master or "local[*]"
-    SparkContext._ensure_initialized()
-    return SparkConf().get("spark.master") or "local[*]"
-
-
-def _quiet_log() -> Path:
-    return Path(__file__).with_name("log4j2.properties")
+def is_remote(spark: Spark) -> bool:
+    """Whether workers may run on other machines. Under spark-submit its own master counts, and not the file's."""
+    master = spark.master
+    if _submitted():
+        SparkContext._ensure_initialized()
+        master = SparkConf().get("spark.master")
+    return not (master or "local[*]").startswith("local")
