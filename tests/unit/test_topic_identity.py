@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from landonce.engine import letters
-from landonce.engine.letters import stage_letters
+from landonce.engine import task as engine_task
 from landonce.engine.perform import tasks_of
+from landonce.engine.task import stage_letters
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
@@ -138,7 +138,7 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
         topic_ids=(("t", OLD),),
     )
     rejected = Rejected(Partition("t", 0), 3, "no number")
-    monkeypatch.setattr(letters, "find", lambda *_: {})
+    monkeypatch.setattr(engine_task, "find", lambda *_: {})
     with pytest.raises(TopicRecreated):
         stage_letters(recipe, task, (rejected,), {})
     assert not list(tmp_path.glob("dead/*"))
