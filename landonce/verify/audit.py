@@ -231,7 +231,8 @@ class Auditor:
         self, audit: EventAudit, found: Sequence[Bounds], topics: Sequence[PartitionReport], tables: _Tables
     ) -> EventsReport:
         """Judges events, once all records were read. What is wrong is noted in the reports of the partitions."""
-        judged = audit.judge(lambda: self._above(found), lambda: self._below(audit.keys, found, tables))
+        above = (self._keyed(bound, window) for bound, window in self._windows_above(found))
+        judged = audit.judge(filter(None, above), self._below(audit.keys, found, tables))
         for bound, report in zip(found, topics, strict=True):
             missing, twice = (judged.of(bound, fault) for fault in (Discrepancy.MISSING, Discrepancy.TWICE))
             report.copies -= len(missing)
@@ -240,14 +241,12 @@ class Auditor:
         judged.report.faults = judged.samples(self._key_of)
         return judged.report
 
-    def _above(self, found: Iterable[Bounds]) -> Iterator[Keyed]:
+    def _windows_above(self, found: Iterable[Bounds]) -> Iterator[tuple[Bounds, Window]]:
         """The records above the judged range. Asks the topic again: the pipeline may have continued."""
         ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
         for bound in found:
             for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end)):
-                keyed = self._keyed(bound, window)
-                if keyed is not None:
-                    yield keyed
+                yield bound, window
 
     def _below(
         self, keys: KeyReader, found: Iterable[Bounds], tables: _Tables
@@ -270,12 +269,10 @@ class Auditor:
         return "?"
 
     def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
-        """The changes of records beyond the judged range. Asks the topic again: the pipeline may have continued."""
-        ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
+        """The changes of records above the judged range."""
         changes = [
             self._fates(bound, window, self.letters.of(bound.label)).changes.get(table)
-            for bound in found
-            for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end))
+            for bound, window in self._windows_above(found)
         ]
         there = [each for each in changes if each is not None]
         return pa.concat_tables(there) if there else None
