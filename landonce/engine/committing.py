@@ -184,17 +184,11 @@ class CommitPerformer(Performer):
         floors = tuple((table, taking.get(table)) for table in self.opened.tables)
         tasks = [
             StageTask(
-                index=index,
-                batch=effect.plan.batch,
+                **self.task(effect, index, held),
                 epoch=held.epoch,
-                plan=self.letters.stem(effect.plan, held),
-                block=effect.plan.blocks[index],
                 kind=effect.plan.kind,
                 floors=floors,
                 final=effect.final,
-                labels=held.labels,
-                topic_ids=held.topic_ids,
-                inherited=held.inherited,
             )
             for index in effect.indexes
         ]

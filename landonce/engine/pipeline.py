@@ -69,13 +69,7 @@ def run_pipeline(
     ready: Callable[[Driver], None] | None = None,
     stopping: threading.Event | None = None,
 ) -> Totals:
-    """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
-
-    `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. `stopping`, once it is set, ends a start that waits for something that is unreachable. `sink` is one made by
-    `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`,
-    and after each of them starting again is safe.
-    """
+    """`landonce.run_pipeline`, for a pipeline without `dedup`: `landonce.dedup.run` says what the arguments mean."""
     if config.dedup is not None:
         raise ConfigError("dedup: call `landonce.run_pipeline`, which accepts events before it lands them.")
     parts, watching = open_parts(config, sink), observer or Silent()
