@@ -15,7 +15,7 @@ from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol.batch import Machine, Next
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
-from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
+from landonce.protocol.marks import Floors, TableView, mark_for
 from landonce.protocol.match_ranges import pieces_each
 from landonce.protocol.operate import skipped_ranges
 from landonce.protocol.own_ledger import own_state
@@ -96,7 +96,12 @@ class CommitPerformer(Performer):
         after, effect = super().advance(machine, reply)
         self._news = ()
         if isinstance(reply, Looked):
-            now = _rolled_back(after.tables or ())
+            older = (each.view for each in after.tables or () if each.behind)
+            now = {
+                f"the table {view.table} was rolled back to batch {view.mark.batch if view.mark else 0}"
+                for view in older
+                if view.mark is None or not view.mark.behind
+            }
             self._news, self._reported = tuple(now - self._reported), now
         return after, effect
 
@@ -255,7 +260,8 @@ class CommitPerformer(Performer):
             ids = {table: self.opened.own.commit_id}
         else:
             reply = self._commit_all(effect, files, started, through)
-            ids = commit_ids(reply.views) if isinstance(reply, Committed) else {}
+            marks = ((view.table, view.mark) for view in reply.views) if isinstance(reply, Committed) else ()
+            ids = {name: mark.commit for name, mark in marks if mark is not None}
         if isinstance(reply, Committed):
             self.commits = tuple((name, each) for name, each in sorted(ids.items()) if each)
             self.letters.publish(effect.plan, held, names)
@@ -284,24 +290,10 @@ class CommitPerformer(Performer):
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
 
 
-def commit_ids(views: Iterable[TableView]) -> dict[str, str]:
-    """The id of the last commit of each table."""
-    return {view.table: view.mark.commit for view in views if view.mark is not None}
-
-
 def skipped_in(plan: Plan, skipped: Iterable[Range]) -> tuple[Range, ...]:
     """What a plan has of ranges that operators skipped. Letters land in place, wherever they are."""
     ranges = [each for block in plan.blocks for each in block.ranges] if plan.kind is not Kind.LETTERS else []
     return tuple(each for each in skipped if any(without(mine, (each,)) != (mine,) for mine in ranges))
-
-
-def _rolled_back(statuses: Iterable[TableStatus]) -> set[str]:
-    """Tables that carry an older batch than they once did."""
-    return {
-        f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"
-        for each in statuses
-        if each.behind and not (each.view.mark is not None and each.view.mark.behind)
-    }
 
 
 def _different(views: Iterable[TableView]) -> None:

@@ -19,7 +19,6 @@ from typing import TypedDict
 
 from pyspark.sql import SparkSession
 
-from landonce.config.model import DeadLetters
 from landonce.engine import transform
 from landonce.engine.committing import CommitPerformer, CommitTimeout
 from landonce.engine.driver import Driver, Topics
@@ -238,14 +237,13 @@ def driver_for(
     """A driver for a sink that is ready. `topics`: who says which ranges there are, if not the brokers. `replay`: dead letters that are
     to land, and nothing else."""
     workers = SparkWorkers(session, lambda _: opened.examine())
-    config = parts.config
-    folder = config.dead_letters.path
-    letters = Letters(folder, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config))
+    config, dead = parts.config, parts.config.dead_letters
+    letters = Letters(dead.path, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config))
     choices = Choices(
         start=parts.start,
         once=once,
-        letters=str(folder),
-        tolerance=tolerance_of(config.dead_letters),
+        letters=str(dead.path),
+        tolerance=Tolerance(dead.limit, dead.floor, dead.on_bad == "halt"),
         replay=replay is not None,
     )
     seconds = config.batch.commit_timeout
@@ -328,11 +326,6 @@ def refuse_replay(parts: Parts, *, again: bool = False) -> None:
 BY_HAND = (
     "An event that was accepted and could not be sent has its key taken: write such values to the target yourself."
 )
-
-
-def tolerance_of(section: DeadLetters) -> Tolerance:
-    """How many dead letters the pipeline file allows."""
-    return Tolerance(section.limit, section.floor, section.on_bad == "halt")
 
 
 class Choices(TypedDict, total=False):

@@ -346,8 +346,3 @@ def _types_fit(frame: DataFrame, recipe: Expressions) -> None:
             raise ConfigError(
                 f"transform.select: {each.name} is of type {made}, which the table's column ({each.type}) cannot take."
             )
-
-
-def is_expression_error(error: PySparkException) -> bool:
-    """Whether a job failed because of a value in a record, and not because of a machine: only then Spark names it."""
-    return bool(error.getCondition())

@@ -86,7 +86,7 @@ class SparkWorkers:
             with spark_errors():
                 return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
-            if recipe.transforms and transform.is_expression_error(error):
+            if recipe.transforms and error.getCondition():  # Spark names a value in a record, and no machine
                 raise TransformFailed(
                     f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
                     safe="The position did not move; the plan is pending and will be settled at the next start.",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, Start
 from landonce.sinks.audit import CountedOffsets, HeldKeys, HeldTables, Mask, Offsets
 from landonce.sinks.parts import Parts
-from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.worker import Recipe
 from landonce.verify.events import ABSENT, EventAudit, Halves, Keyed, KeyReader, Remembered, states
 from landonce.verify.expect import DecodedRecordsLand, Expectation, Transformed
@@ -60,6 +58,10 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             headers=rule.headers if rule is not None else (),
         )
         stack.callback(reader.close)
+        folder, recipe = config.dead_letters.path, tables.recipe
+        # With `dedup`, events that were accepted and could not land have a folder of their own, and no letter is replayed.
+        folders = (folder, folder / PUSHED) if config.dedup is not None else (folder,)
+        judgement = recipe.judgement() if isinstance(recipe, Recipe) and config.dedup is None else ""
         labels = {(state.labelled(each) if state is not None else each).topic for each, _ in view.extents}
         compacted, unasked = _compacted(Retention(kafka.bootstrap_servers, kafka.options), view)
         yield Auditor(
@@ -72,12 +74,10 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             expectation=expectation,
             tables=tables,
             values=values,
-            letters=LetterOffsets(_letter_folders(config), config.pipeline, labels, _judgement(parts, tables)),
-            handled=HandledLetters.of(_letter_folders(config), config.pipeline, replayable=not parts.sink.no_replay),
+            letters=LetterOffsets(folders, config.pipeline, labels, judgement),
+            handled=HandledLetters.of(folders, config.pipeline, replayable=not parts.sink.no_replay),
             events=events,
-            late=late_letters(config.dead_letters.path, config.pipeline, labels, events.forgotten_before)
-            if events
-            else {},
+            late=late_letters(folder, config.pipeline, labels, events.forgotten_before) if events else {},
             to_end=to_end,
             from_start=parts.start is Start.EARLIEST,
             compacted=compacted,
@@ -98,18 +98,6 @@ def _compacted(retention: Retention, view: SourceView) -> tuple[frozenset[str], 
                 "compaction removed are called unexpected. Allow DescribeConfigs on it if that matters."
             )
     return frozenset(found), tuple(unasked)
-
-
-def _letter_folders(config: Pipeline) -> tuple[Path, ...]:
-    """Events that were accepted and could not land have a folder of their own."""
-    folder = config.dead_letters.path
-    return (folder, folder / PUSHED) if config.dedup is not None else (folder,)
-
-
-def _judgement(parts: Parts, tables: HeldTables) -> str:
-    """What judges records now. With `dedup`, letters are of two pipelines, and are not replayed."""
-    recipe = tables.recipe
-    return recipe.judgement() if isinstance(recipe, Recipe) and parts.config.dedup is None else ""
 
 
 def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
@@ -238,7 +226,12 @@ class Auditor:
             report.copies -= len(missing)
             report.note(Discrepancy.MISSING, Whereabouts.TARGET, missing)
             report.note(Discrepancy.TWICE, Whereabouts.TARGET, twice)
-        judged.report.faults = judged.samples(self._key_of)
+
+        def key_of(bound: Bounds, offset: int) -> str:
+            windows = self.reader.windows(bound.partition, offset, offset + 1)
+            return next((audit.keys.text(window) for window in windows if len(window.offsets)), "?")
+
+        judged.report.faults = judged.samples(key_of)
         return judged.report
 
     def _windows_above(self, found: Iterable[Bounds]) -> Iterator[tuple[Bounds, Window]]:
@@ -261,12 +254,6 @@ class Auditor:
                     continue
                 ids = keys.held(self.tables, table.table)
                 yield from ids.read(bound.label, lowest, end) if ids is not None else (None,)
-
-    def _key_of(self, bound: Bounds, offset: int) -> str:
-        for window in self.reader.windows(bound.partition, offset, offset + 1):
-            if self.events is not None and len(window.offsets):
-                return self.events.keys.text(window)
-        return "?"
 
     def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
         """The changes of records above the judged range."""
