@@ -55,7 +55,7 @@ class PatientWorkers(Protocol):
     def write_until(
         self, recipe: Recipe[StageTask], tasks: Sequence[StageTask], enough: Enough
     ) -> tuple[BlockResult, ...]:
-        """As `Workers.write`, until what is done is `enough`. Whatever other tasks still write, nobody hears of it."""
+        """As `Workers.write`, until what is done is `enough`. The results of other tasks are dropped."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ class CommitPerformer(Performer):
     def _write_in_parts(
         self, timeout: CommitTimeout, recipe: Recipe[StageTask], tasks: Sequence[StageTask], effect: Write
     ) -> tuple[BlockResult, ...]:
-        """All results; or, once the timeout is over, those of the blocks that can go ahead. A record that must not become a dead letter is
-        heard of with all the others."""
+        """All results; or, once the timeout is over, those of the blocks that can go ahead. If a block halts the run, all others are
+        waited for."""
         plan, asked = effect.plan, set(effect.indexes)
         if self._timed is None or self._timed[0] != plan:
             self._timed = (plan, time.monotonic() + timeout.seconds)

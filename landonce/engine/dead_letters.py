@@ -1,13 +1,15 @@
 """Dead letters: records that cannot land, one file per block, with all that is needed to fix and resend them.
 
-A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
-under its final name. The name comes from the plan, the block, and which records these are: a replay that rejects the same
-overwrites and never repeats, and one that rejects others, such as a zombie's, is in nobody's way. Only what a receipt names is
-published, so what the target itself refused (`r`) counts only if the attempt landed that left it out. A plan that reads
-again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
-A file may be the only copy left of its records, so nothing is taken away but by a replay that read it again: letters of
-offsets that were cut off the block in between, for Kafka had deleted them, are carried over.
-An unknown outcome never comes here.
+A worker stages a block's file: it writes all of it, then renames it to `….jsonl.staged`. The driver's commit publishes it under its final
+name. Only files without `.staged` count.
+
+The name consists of the plan, the block and a hash of which records these are. An attempt that rejects the same records overwrites the file.
+One that rejects others, such as a zombie's, writes another file. The driver publishes only files that a receipt names, so records that the
+target itself refused (`r`) count only if the attempt that left them out has landed. A plan that reads again what a lost ledger had delivered
+leaves out letters that count already.
+
+A file may be the only copy of its records. So only an attempt that has read the records again removes their letters. Letters of offsets that
+were cut off the block meanwhile, because Kafka had deleted them, are carried over. A record whose outcome is unknown is never a dead letter.
 """
 
 from __future__ import annotations
@@ -175,10 +177,10 @@ def publish(
 def put_away(
     folder: Path, plan: str, names: Collection[str], ranges: Collection[Range], earlier: Collection[str]
 ) -> None:
-    """Of a plan whose letters are published: what other attempts at it staged, and what `earlier` ones had published.
+    """After a plan's letters are published: removes what other attempts at it staged, and what `earlier` attempts had published.
 
     `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file with a letter that lies elsewhere, and does
-    not count yet, is left as it is.
+    not count yet, stays.
     """
     counted = _places(folder / name for name in names if (folder / name).exists())
     for name in left(folder, plan) - set(names):
@@ -190,8 +192,8 @@ def put_away(
 
 
 def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = (), send: Send | None = None) -> None:
-    """Of a plan that is over though nobody knows whether all of it landed, for its records are gone: what is staged may be
-    their only copy, so it counts. No letter counts twice. `but`: blocks that were not given up. `send`: as in `publish`."""
+    """Publishes what is staged of a plan that was given up because its records are gone. Nobody knows whether all of it landed, and the
+    staged letters may be the only copy. No letter counts twice. `but`: blocks that were not given up. `send`: as in `publish`."""
     names = sorted(name for name in left(folder, plan) if name.endswith(_STAGED) and _block_of(name) not in but)
     if send is not None and names:
         counted = _places(files(folder, pipeline_of(plan)))
@@ -358,7 +360,7 @@ def _leave_out_known(folder: Path, plan: str, names: Iterable[str], but: Collect
 
 
 def write_letters(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
-    """Whole or not at all. Machines that share the folder may count the same processes, so their ids tell nobody apart."""
+    """Whole or not at all. The temporary name is random: machines that share the folder may have processes of the same id."""
     temporary = folder / f".{name}.{uuid.uuid4().hex}"
     try:
         with temporary.open("w", encoding="utf-8") as file:

@@ -255,15 +255,15 @@ def driver_for(
 
 
 def replay_letters(config: Pipeline, replay: Replay, *, observer: Observer | None = None) -> Driver:
-    """Lands dead letters in place, as a run of their own that needs nothing of Kafka. A driver that runs is fenced. Gives the driver that
-    did it, which knows what became of them."""
+    """Lands dead letters in place, in a run of its own that does not read Kafka and fences a driver that runs. Returns its own driver, which
+    knows what became of the letters."""
     parts = open_parts(for_letters(config))
     refuse_replay(parts, again=isinstance(replay, ReplayAgain))
     return land_letters(parts, replay, observer or Silent())
 
 
 def for_letters(config: Pipeline) -> Pipeline:
-    """What stays a letter is no new one."""
+    """The file without a limit for dead letters: a letter that cannot land is not a new one."""
     return config.model_copy(
         update={"dead_letters": config.dead_letters.model_copy(update={"on_bad": "divert", "limit": 1.0})}
     )

@@ -51,8 +51,8 @@ class Letters:
     """The plan in hand may have left out letters that count already, so that its files may be empty."""
 
     def begin(self) -> None:
-        """Before a driver takes the pipeline: all files that are there are of earlier ones, or of its own earlier life. What
-        comes later may be a newer driver's, and is not this one's to take away."""
+        """Call it before a driver takes the pipeline. All files that exist now are of earlier drivers, or of earlier runs of this one. Later
+        files may be a newer driver's, and this one must not remove them."""
         self._spans = self._handled = self._left_over = None
         self._earlier = dead_letters.found(self.folder, self.pipeline) | replay.found(self.folder, self.pipeline)
 
@@ -68,10 +68,11 @@ class Letters:
         records: RecordSource,
         require_mine: Callable[[], None],
     ) -> None:
-        """Every block of the plan is written, and it is about to be recorded. Where it delivers offsets again, the letters of other plans
-        in its ranges are listed. A record that it did not reject again has landed by now, or was filtered: its letter goes once the plan
-        is recorded. A letter whose record Kafka has no more was not read again, and stays: it may be the only copy. Where only tables that
-        were rolled back get records again, letters stay as well. Comes before `publish`, which leaves out what it finds in other files."""
+        """Call it once every block of the plan is written, and before `publish`, which leaves out letters that it finds in other files.
+
+        If the plan delivers offsets again, this lists the letters of other plans in its ranges. A record that was not rejected again has
+        landed by now, or was filtered: its letter is removed once the plan is recorded. A letter stays if Kafka no longer has its record,
+        because it may be the only copy, and if only tables that were rolled back get the record again."""
         folder, stem = self.folder_of(plan, held), self.stem(plan, held)
         wanted = self._delivered(plan, held, folder, stem)
         self._landing = None
@@ -224,7 +225,7 @@ class Letters:
         return f"Dead letters that are staged of it ({stem}) count from then on."
 
     def publish_given_up(self, held: LedgerState, now: LedgerState) -> None:
-        """What is staged of the last plan, whose records are gone. `now`: the ledger after the decision."""
+        """Publishes what is staged of the last plan, whose records are gone. `now`: the ledger after the decision."""
         folder = self.folder_of(held.pending, held) if held.pending is not None else self.folder
         stem = dead_letters.stem(self.pipeline, held.batch, held.lineage)
         replay.forget_landing(folder, stem)

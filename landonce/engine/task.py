@@ -87,8 +87,8 @@ def write_half(recipe: Recipe[T], task: T, rows: pa.Table, account: ReadAccount 
 def write_rows(
     worker: BlockWorker, task: Task, rows: pa.Table, latest: tuple[tuple[Partition, int], ...] = ()
 ) -> BlockResult:
-    """The rows of one block that a user's query made. There are no dead letters: every row must fit. What the query filtered away it
-    never showed: what it gave is what was read. `latest`: the latest timestamp of a record, where the rows say it."""
+    """The rows of one block that a user's query made. There are no dead letters: every row must fit. Records that the query filtered are
+    not known here: the rows that it gave count as read. `latest`: the latest timestamp of a record, where the rows say it."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
     block = _sorted(worker.reader(), task, rows, latest)
@@ -148,7 +148,7 @@ def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBloc
 
 
 def _dead(worker: BlockWorker, block: ReadBlock) -> list[Rejected]:
-    """The rejected records, but for those whose rows the target holds though."""
+    """The rejected records, except those whose rows are in the target already."""
     there = worker.landed_anyway(block.rejected) if block.rejected else frozenset()
     return [each for each in block.rejected if each not in there]
 
@@ -164,7 +164,7 @@ def rerun() -> bool:
 
 
 def guarded(recipe: AnyRecipe, task: Task, worker: BlockWorker, attempt: Callable[[], BlockResult]) -> BlockResult:
-    """Runs an attempt; whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
+    """Runs an attempt and turns every error into a fate: an exception would lose the receipts of other blocks, too."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
     try:
@@ -176,7 +176,7 @@ def guarded(recipe: AnyRecipe, task: Task, worker: BlockWorker, attempt: Callabl
 
 
 def _overrun(recipe: AnyRecipe, task: Task, worker: BlockWorker, error: errors.RetentionOverrun) -> BlockResult:
-    """Records of a pending block are gone. What the target holds may prove that all of it landed."""
+    """Kafka has deleted records of a pending block. The rows in the target may prove that all of it landed."""
     try:
         found = worker.landed_before()
         name, letters = kept(recipe.dead_letters, task.plan, task.block.number) if found else ("", 0)
