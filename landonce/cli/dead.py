@@ -281,8 +281,8 @@ def _filters(options: Options, place: str | None = None) -> Filters:
 
 
 def _letters(file: Path, filters: Filters) -> Iterator[Letter]:
-    """With `dedup`, events that were accepted and could not land have a folder of their own. Letters that landed in a replay that was
-    killed are none any more."""
+    """The chosen letters. With `dedup`, events that were accepted and could not land have a folder of their own. First, a replay that was
+    killed is settled: letters that landed in it are removed."""
     from landonce.cli.letters import settle_left
     from landonce.dedup.rule import PUSHED
     from landonce.engine.letter_choice import chosen

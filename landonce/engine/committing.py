@@ -127,7 +127,8 @@ class CommitPerformer(Performer):
         return due
 
     def require_owner(self, held: LedgerState) -> None:
-        """What a table that is its own ledger says is not loaded here: the next commit would take it for what this driver had seen."""
+        """A table that is its own ledger is only checked, and its state is not loaded: the next commit would take that for what this
+        driver had seen."""
         if self.opened.own is not None:
             self.opened.own.check_owner(held)
         else:

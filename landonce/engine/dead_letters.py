@@ -101,10 +101,10 @@ def stage(
     *,
     inherited: bool = True,
 ) -> str:
-    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none.
+    """Writes a block's letters and returns the name that `publish` needs; empty if there are none.
 
-    `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts
-    that lie elsewhere are carried over.
+    `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts that lie
+    outside of these ranges are carried over.
     """
     read, before = tuple(ranges), _earlier(folder, plan, block) if inherited else {}
     entries = {place: each for place, each in before.items() if not covered(each, read)}
@@ -179,8 +179,8 @@ def put_away(
 ) -> None:
     """After a plan's letters are published: removes what other attempts at it staged, and what `earlier` attempts had published.
 
-    `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file with a letter that lies elsewhere, and does
-    not count yet, stays.
+    `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file stays if it does not count yet and has a letter
+    outside of these ranges.
     """
     counted = _places(folder / name for name in names if (folder / name).exists())
     for name in left(folder, plan) - set(names):
@@ -268,7 +268,7 @@ def clear_staged(folder: Path, names: Iterable[str]) -> None:
 
 
 def clear_staged_of(folder: Path, plan: str, blocks: Collection[int]) -> None:
-    """Removes what is staged of these blocks of a plan: they were cut off, and another plan brings their records."""
+    """Removes what is staged of these blocks of a plan: they were cut off, and their records follow in another plan."""
     if blocks:
         clear_staged(folder, (name for name in left(folder, plan) if _block_of(name) in blocks))
 
@@ -302,7 +302,7 @@ def pipeline_of(plan: str) -> str:
 
 
 def _kept(folder: Path, name: str) -> Path | None:
-    """The staged file if there is one, for it is the newer; else the published one."""
+    """The staged file if there is one, because it is newer; otherwise the published one."""
     return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
 
 
@@ -379,7 +379,7 @@ def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
 
 
 def with_refusals(folder: Path, pipeline: str) -> Iterator[tuple[dict[str, Any], bool]]:
-    """As `committed`, each with whether the target itself refused it, though it could be decoded."""
+    """As `committed`, and for each letter whether it could be decoded and the target refused it."""
     for path in files(folder, pipeline):
         mine = is_refused(path.name)
         yield from ((entry, bool(entry.get("refused", mine))) for entry in letters_in(path))

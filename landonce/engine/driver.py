@@ -417,7 +417,7 @@ class Driver:
 
 
 def slow_words(batch: int, late: Sequence[Block]) -> str:
-    """What goes ahead without what, once the commit timeout is over. Neighbouring ranges of a partition are named as one."""
+    """Which ranges a batch leaves to the next one, once the commit timeout is over. Neighbouring ranges of a partition are named as one."""
     ranges: list[Range] = []
     for each in sorted(each for block in late for each in block.ranges):
         if ranges and (ranges[-1].partition, ranges[-1].end) == (each.partition, each.first):

@@ -138,8 +138,8 @@ class LetterTopic:
             )
 
     def send(self, folder: Path, plan: str, letters: Iterable[Entry], owner: Callable[[], None]) -> None:
-        """Puts letters of a plan into the topic, unless they are there. `owner` raises if the pipeline is another driver's by now. Raises
-        `SourceUnavailable` where nobody knows what became of it: call it again."""
+        """Sends letters of a plan to the topic, except those that are there. `owner` raises if another driver has the pipeline. Raises
+        `SourceUnavailable` if the outcome is unknown: call it again."""
         rest = iter(letters)
         first = next(rest, None)
         if first is None:
@@ -352,8 +352,8 @@ def _chunks(letters: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _make(note: Path, content: Callable[[], Mapping[str, Any]]) -> bool:
-    """Makes the note if there is none, and says so. It is whole and on the disk before anything is sent, and nobody replaces it: with later
-    ends, a look would miss what was sent before."""
+    """Makes the note unless it exists, and returns whether it made it. The note is complete and on the disk before anything is sent. It is
+    never replaced: with later ends, a look would miss what was sent before."""
     if note.exists():
         return False
     temporary = note.with_name(f"{note.name}.{uuid.uuid4().hex}")

@@ -105,7 +105,7 @@ class Unplaced:
     known: set[str] = field(default_factory=set)
 
     def news(self, found: Iterable[str]) -> str:
-        """What to say of those that are new; empty if there are none."""
+        """A message about the fields that are new; empty if there are none."""
         left = _MOST - len(self.known)
         new = sorted(set(found) - self.known)
         if not new or left <= 0:

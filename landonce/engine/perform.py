@@ -60,7 +60,7 @@ _LOOK_AGAIN = 0.25
 
 
 class TaskBasics(TypedDict):
-    """What a task says whatever the sink: the fields of `Task`."""
+    """The fields of `Task`, which every kind of sink has."""
 
     index: int
     batch: int
@@ -79,7 +79,7 @@ class Workers(Protocol):
         """The ranges that Spark brings with a micro-batch of a query. None: brokers are asked which there are."""
 
     def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
-        """One result per task, whatever happens."""
+        """Returns one result per task; it does not raise for a block that fails."""
 
 
 class Performer(ABC):
@@ -142,11 +142,11 @@ class Performer(ABC):
         return 0
 
     def look_due(self) -> bool:
-        """Whether it is time to look at the target again, though there is nothing to write."""
+        """Whether it is time to look at the target again without anything to write."""
         return False
 
     def news(self) -> tuple[str, ...]:
-        """What people should hear of, since it was last asked."""
+        """Messages for people since the last call."""
         return ()
 
     def require_owner(self, held: LedgerState) -> None:
@@ -170,7 +170,7 @@ class Performer(ABC):
         self.letters.landing(plan, held, receipts, records, partial(self.require_owner, held))
 
     def acquired(self, state: LedgerState) -> str:
-        """Called once the pipeline is taken; gives what people should hear of it."""
+        """Called once the pipeline is taken. Returns a message for people, or an empty one."""
         self.letters.acquired(state)
         return ""
 
@@ -374,7 +374,7 @@ class PushPerformer(Performer):
 
 
 def wait_for_attempts(ledger: ClaimLedger, held: LedgerState, wait: int) -> None:
-    """Until every attempt that is claimed is over, or was settled by its own worker."""
+    """Waits until every claimed attempt is over, or its own worker has settled it."""
     number = held.pending.batch if held.pending is not None else 0
     while True:
         seen = ledger.status(number)

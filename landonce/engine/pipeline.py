@@ -329,7 +329,7 @@ BY_HAND = (
 
 
 class Choices(TypedDict, total=False):
-    """What a pipeline file or a query decides, whatever the sink: fields of `Policy`."""
+    """What a pipeline file or a query decides for every kind of sink: fields of `Policy`."""
 
     start: Start | StartAt
     once: bool
@@ -348,8 +348,8 @@ def performer_of(
     choices: Choices,
     timeout: CommitTimeout | None = None,
 ) -> Performer:
-    """The performer of the sink's kind. A query names the target wholly in its plans: where it is another one by now, Spark's ranges would
-    be compared with that. `timeout`: for pipelines with tables that commit atomically."""
+    """The performer of the sink's kind. The plans of a query name the whole target, so that a query with another target is refused:
+    Spark's ranges would be compared with the wrong rows. `timeout`: for pipelines with tables that commit atomically."""
     run, recipe = opened.run, opened.recipe
     fingerprint = plan_fingerprint(sink, recipe)
     target = sink.identity if run.query is not None else ""

@@ -91,11 +91,11 @@ class Letters:
         return _by_label(replay.letters_of(folder, files), _hulls(plan, held))
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
-        """Makes them count, and puts away what other attempts at the plan left. Blocks that an operator took out of it, for their
-        records are gone, have no receipt: their letters count too. Those of blocks that were cut off do not: these follow in a later plan.
-        Letters that cannot land even now count already. Check ownership first: a newer driver may have recorded the plan, and a person
-        may have landed its letters since. Where only tables that were rolled back get records again, letters stay what people made of
-        them."""
+        """Publishes these files, and removes what other attempts at the plan left. Blocks that an operator took out of the plan, because
+        their records are gone, have no receipt: their letters count too. Letters of blocks that were cut off do not, because these follow
+        in a later plan. In a replay, letters that still cannot land count already. Check ownership first: a newer driver may have recorded
+        the plan, and a person may have landed its letters since. If only tables that were rolled back get records again, what people did
+        to letters stays."""
         named = {name for name in names if name}
         stem, folder = self.stem(plan, held), self.folder_of(plan, held)
         if plan.kind is Kind.LETTERS:
@@ -128,10 +128,11 @@ class Letters:
     def delivered_again(
         self, plan: Plan, held: LedgerState, require_mine: Callable[[], None], *, rows_stay: bool
     ) -> None:
-        """The records of a plan were read, and it is about to be recorded: what people did to letters of earlier deliveries is over.
-        `rows_stay`: as in `replay.forget`. Looked up once: whoever changes it fences this driver. It may be looked up after that, so
-        `require_mine` is asked before anything is forgotten. Records that only tables get which were rolled back count as before: the rows
-        of their letters may be in others."""
+        """Call it once the records of a plan are read, and before it is recorded: what people did to letters of earlier deliveries is
+        forgotten.
+        `rows_stay`: as in `replay.forget`. The files are read once: a command that changes them fences this driver. That may have happened
+        before they were read, so `require_mine` is asked before anything is forgotten. If only tables that were rolled back get the
+        records, nothing is forgotten: other tables may have rows of their letters."""
         if plan.kind in (Kind.LETTERS, Kind.REPLAY):
             return
         if self._handled is None:
@@ -155,8 +156,8 @@ class Letters:
         return before if before != self.folder and there else self.folder
 
     def for_workers(self, recipe: R, plan: Plan, held: LedgerState) -> R:
-        """The recipe, with the folder of the plan's letters. Letters that land are read from there, and may stay letters, whatever the file
-        says of bad records: a plan of theirs is never given up. So it is with records that a table gets again: they were judged before."""
+        """The recipe with the folder of the plan's letters. A replay reads its letters from there. In a replay, and in records that a
+        table gets again, the first bad record does not halt the run, whatever the file says: such a plan is never given up."""
         folder = self.folder_of(plan, held)
         made = replace(recipe, dead_letters=folder, halts=recipe.halts and plan.kind not in (Kind.LETTERS, Kind.REPLAY))
         if plan.kind is not Kind.LETTERS:
@@ -166,7 +167,7 @@ class Letters:
         return replace(made, records=letters)
 
     def changed(self, plan: Plan, held: LedgerState) -> None:
-        """The ledger says something else of the plan now. Letters that landed are none any more, once it is recorded."""
+        """Call it after a change of the ledger. Once the plan is recorded, letters whose records landed are removed."""
         if not landed_for_good(held, plan.batch, held.lineage):
             return
         if plan.kind is Kind.LETTERS:
@@ -195,9 +196,9 @@ class Letters:
             dead_letters.require(self.folder_of(plan, held), names)
 
     def publish_left(self, names: Iterable[str], where: str, held: LedgerState) -> None:
-        """Files of a batch that an earlier driver committed and did not get to publish, from the folder that it staged them in. What
-        it did publish is left alone, for people may have dealt with it by now; what it staged for a batch that it did not commit
-        is removed."""
+        """Publishes the files of a batch that an earlier driver committed and did not publish, from the folder that it staged them in.
+        What it did publish stays as it is, because people may have changed it since. What it staged for a batch that it did not commit is
+        removed."""
         listed = tuple(names)
         for folder in {self.folder, Path(where or self.folder)}:
             staged = [name for name in listed if dead_letters.is_staged(folder, name)]
@@ -207,8 +208,8 @@ class Letters:
         dead_letters.clear_staged(self.folder, self._earlier)
 
     def acquired(self, state: LedgerState) -> None:
-        """A driver begins. What is staged of a last plan that is over is a zombie's, unless an operator gave it up: then it does
-        not count, and goes only if it says nothing new."""
+        """Call it when a driver has taken the pipeline. If the last plan is over, what is staged of it comes from a zombie, and is removed
+        if all of its letters count already. If an operator gave the plan up, its staged letters are published."""
         self.settle_left(state, owner=True)
         stem = dead_letters.stem(self.pipeline, state.batch, state.lineage)
         if state.pending is not None:

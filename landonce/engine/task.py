@@ -195,7 +195,7 @@ Messages = Mapping[tuple[Partition, int], KafkaMessage]
 
 
 def stage_letters(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected], read: Messages) -> str:
-    """Writes the block's file and returns its name. `read`: the records themselves, as far as they are at hand."""
+    """Writes the block's file and returns its name. `read`: the records themselves, as far as they are in memory."""
     letters = _letters(recipe, task, rejected, read)
     return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
 

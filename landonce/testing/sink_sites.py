@@ -63,7 +63,7 @@ class SinkSite(ABC):
         """All that the table holds, in any order, read without the sink: by plain SQL, from files."""
 
     def remove(self, rows: Iterable[Row]) -> None:
-        """Takes rows away, as an operator, a TTL or a lost disk would."""
+        """Removes rows, as an operator, a TTL or a lost disk would."""
         raise NotImplementedError
 
     def unreachable(self) -> AbstractContextManager[None]:
@@ -168,7 +168,7 @@ def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:
 
 
 def token(number: int) -> str:
-    """As long as a real one; all of them begin alike."""
+    """As long as a real one. All of them have the same beginning."""
     return f"{number:064x}"
 
 

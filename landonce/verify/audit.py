@@ -280,8 +280,8 @@ class Auditor:
     def _still_letters(
         self, bound: Bounds, fates: Fates, letters: CountedOffsets, held: Callable[[], Offsets]
     ) -> Offsets:
-        """Letters that another file made, or other columns: they stay letters until they are replayed, though they would land or be
-        filtered now. What any table holds is no letter."""
+        """Letters that were made with another file or other columns. They stay letters until they are replayed, also if they would land or
+        be filtered now. A record that any table holds is not among them."""
         waiting = np.intersect1d(self.letters.judged_otherwise(bound.label), fates.offsets[~fates.dead])
         waiting = waiting[np.isin(waiting, letters.offsets) & ~self._skipped(bound, waiting)]
         if len(waiting):

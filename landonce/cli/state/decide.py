@@ -232,7 +232,7 @@ def _roll_back(target: Operations, file: Path, state: LedgerState, back: Return,
 
 
 def _stay(target: Operations, file: Path, *, yes: bool) -> None:
-    """The letters of what stays removed are listed before the ledger says so, and go after it: whoever is faster keeps them."""
+    """Leaves rows removed. The letters of their records are listed before the ledger is changed, and removed after it."""
     config, letters = target.parts.config, letters_of(target)
     if (seen := target.load(target.observed)) is not None:
         letters.settle_left(seen)

@@ -108,8 +108,8 @@ def active_session() -> SparkSession | None:
 
 
 def _start_java() -> None:
-    """Starts the JVM, if there is none yet, with its standard error passed on line by line: without what nobody can act on, and
-    through `sys.stderr`, so that lines do not run into a live view."""
+    """Starts the JVM, if there is none yet. Its standard error is passed on line by line through `sys.stderr`, so that lines do not run
+    into a live view, and without Java's own warning about modules."""
     if SparkContext._gateway is not None or _submitted():
         return
     reading, writing = os.pipe()
