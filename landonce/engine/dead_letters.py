@@ -15,13 +15,14 @@ were cut off the block meanwhile, because Kafka had deleted them, are carried ov
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,20 +159,37 @@ def publish(
     are new before they count.
     """
     wanted = {name for name in names if name}
-    require(folder, wanted)
-    if read_again:
-        _leave_out_known(folder, plan, wanted, but)
+    with _published(folder):
+        require(folder, wanted)
+        if read_again:
+            _leave_out_known(folder, plan, wanted, but)
     if send is not None:
         send(_new(folder, plan, sorted(name + _STAGED for name in wanted)))
-    for name in sorted(wanted):
-        staged = folder / (name + _STAGED)
-        try:
-            staged.replace(folder / name)  # an empty one, too: whoever publishes the same receipt again looks for it
-        except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
-            require(folder, {name})
-        reach("publish.file")
-    if wanted:
-        sync(folder)
+    with _published(folder):
+        for name in sorted(wanted):
+            staged = folder / (name + _STAGED)
+            try:
+                staged.replace(
+                    folder / name
+                )  # an empty one, too: whoever publishes the same receipt again looks for it
+            except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
+                require(folder, {name})
+            reach("publish.file")
+        if wanted:
+            sync(folder)
+
+
+@contextmanager
+def _published(folder: Path) -> Iterator[None]:
+    """Workers may write to a folder in which the driver may not."""
+    try:
+        yield
+    except OSError as error:
+        raise DeadLettersUnwritable(
+            f"dead letters in {folder} cannot be published: {error.strerror}.",
+            safe="No letter is lost: they are staged in the folder, and the next start publishes them.",
+            command="let the driver's user write to the folder, then: landonce run {file}",
+        ) from None
 
 
 def put_away(
@@ -182,7 +200,7 @@ def put_away(
     `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file stays if it does not count yet and has a letter
     outside of these ranges.
     """
-    counted = _places(folder / name for name in names if (folder / name).exists())
+    counted = _places(folder / name for name in names)
     for name in left(folder, plan) - set(names):
         if not name.endswith(_STAGED) and name not in earlier:
             continue
@@ -201,7 +219,7 @@ def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = (), send
     for name in names:
         staged, final = folder / name, folder / name.removesuffix(_STAGED)
         known = _places(path for path in files(folder, pipeline_of(plan)) if path != final)
-        with suppress(FileNotFoundError):
+        with _published(folder), suppress(FileNotFoundError):
             if new := [entry for entry in letters_in(staged) if place_of(entry) not in known]:
                 write_letters(folder, final.name, new)
                 sync(folder)
@@ -220,7 +238,7 @@ def remove(folder: Path, pipeline: str, ranges: Iterable[Range]) -> int:
     """Removes the letters of these ranges, by what `_topic` would hold: their records are delivered again. Gives how many there were."""
     gone, within = 0, tuple(ranges)
     for path in files(folder, pipeline):
-        entries = list(letters_in(path))
+        entries = list(_still_in(path))
         left = [entry for entry in entries if not covered(entry, within)]
         gone += len(entries) - len(left)
         if not left:
@@ -325,7 +343,7 @@ def place_of(entry: Mapping[str, Any]) -> Place:
 
 
 def _places(paths: Iterable[Path]) -> set[Place]:
-    return {place_of(entry) for path in paths for entry in letters_in(path)}
+    return {place_of(entry) for path in paths for entry in _still_in(path)}
 
 
 def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:
@@ -336,7 +354,7 @@ def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:
 
 def spans(folder: Path, pipeline: str) -> dict[str, tuple[Range, ...]]:
     """Between which offsets the letters of each file lie, by what `_topic` would hold. Reads all files: ask once."""
-    return {path.name: _spanned(letters_in(path)) for path in files(folder, pipeline)}
+    return {path.name: _spanned(_still_in(path)) for path in files(folder, pipeline)}
 
 
 def _spanned(letters: Iterable[Mapping[str, Any]]) -> tuple[Range, ...]:
@@ -375,6 +393,12 @@ def write_letters(folder: Path, name: str, letters: Iterable[dict[str, Any]]) ->
 def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
     """Every dead letter that counts, as the files hold it."""
     for path in files(folder, pipeline):
+        yield from _still_in(path)
+
+
+def _still_in(path: Path) -> Iterator[dict[str, Any]]:
+    """As `letters_in`; nothing of a file that was listed, and that another command or driver has removed since."""
+    with suppress(FileNotFoundError, NotADirectoryError):
         yield from letters_in(path)
 
 
@@ -382,7 +406,7 @@ def with_refusals(folder: Path, pipeline: str) -> Iterator[tuple[dict[str, Any],
     """As `committed`, and for each letter whether it could be decoded and the target refused it."""
     for path in files(folder, pipeline):
         mine = is_refused(path.name)
-        yield from ((entry, bool(entry.get("refused", mine))) for entry in letters_in(path))
+        yield from ((entry, bool(entry.get("refused", mine))) for entry in _still_in(path))
 
 
 def is_refused(name: str) -> bool:
@@ -394,7 +418,7 @@ def reasons(folder: Path, pipeline: str, most: int) -> Reasons:
     """Why records cannot land, counted over the newest files: so many letters at most, and the rest of their file."""
     found: Reasons = ()
     for path in reversed(files(folder, pipeline)):
-        found = merged((*found, *counted(map(reason_of, letters_in(path)))))
+        found = merged((*found, *counted(map(reason_of, _still_in(path)))))
         if sum(each.records for each in found) >= most:
             break
     return found
@@ -406,7 +430,18 @@ def reason_of(entry: dict[str, Any]) -> Reason:
 
 
 def letters_in(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    """Raises `FileNotFoundError` if there is no such file, and `LettersUnreadable` if it cannot be read."""
+    try:
+        opened = path.open("rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise LettersUnreadable(
+            f"{path}: dead letters cannot be read: {error.strerror}.",
+            safe="Nothing was changed.",
+            command="make the file readable, then the same command again",
+        ) from None
+    with opened as file:
         for number, line in enumerate(file, 1):
             try:
                 entry = json.loads(line)
@@ -461,8 +496,12 @@ def as_bytes(entry: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def sync(folder: Path) -> None:
+    """Makes the names in a folder durable. A file system that cannot do that for a folder (SMB) refuses, and is not asked for more."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)
