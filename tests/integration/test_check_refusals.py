@@ -172,7 +172,7 @@ UNKNOWABLE = {
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation
-        engine/transform.py:_moving  engine/transform.py:_deterministic  sinks/run.py:Run._made_usable
+        sinks/run.py:Run._made_usable
         engine/transform.py:widened  sinks/iceberg/spark.py:_iceberg
         sinks/iceberg/spark.py:_named
     """,

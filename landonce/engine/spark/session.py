@@ -27,6 +27,7 @@ from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.errors import ConfigError
 from landonce.jvm import forget_ended, has_ended, java, spark_errors
 
+QUIET_LOG = Path(__file__).with_name("log4j2.properties")
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -164,8 +165,7 @@ def _settings(
     """`folder`: where a JVM that is to be started puts its files aside, unless that was said already."""
     own: dict[str, str] = {}
     if not _submitted():
-        quiet = Path(__file__).with_name("log4j2.properties")
-        options = f"-Dlog4j2.configurationFile={quiet}{archive.java_options()}"
+        options = f"-Dlog4j2.configurationFile={QUIET_LOG}{archive.java_options()}"
         options += "" if expressions else f" {_QUICK_START}"
         told = "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", "")
         options += f" -Djava.io.tmpdir={folder}" if folder is not None and not told and " " not in str(folder) else ""
