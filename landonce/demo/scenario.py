@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
+from typing import ClassVar
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -164,9 +165,11 @@ class Demo:
     records: int
     stage: DemoSink
     kills: int = 0
+    sent_are: ClassVar[str] = "records"
+    deduplicates: ClassVar[bool] = False
 
     def play(self) -> Proof:
-        self._say(f"landonce demo: {self.plan()}, {_KILLS} kills. Everything runs in {self.folder}")
+        self._say(f"landonce demo: {self.records:,} {self.sent_are}, {_KILLS} kills. Everything runs in {self.folder}")
         began = time.monotonic()
         with LocalKafka(self.folder / "kafka") as kafka, self.stage.servers() as described:
             server = kafka.bootstrap_servers
@@ -182,24 +185,13 @@ class Demo:
             self.stage.epilogue(self.console)
             return proof
 
-    def plan(self) -> str:
-        return f"{self.records:,} records"
-
     def to_read(self) -> int:
         """The number of records that are sent in all."""
         return self.records
 
-    def dedup(self) -> str:
-        """The part of the pipeline file."""
-        return ""
-
     def to_send(self) -> Iterator[tuple[int, int]]:
         """The records to send before the next start, each with its partition."""
         return iter(()) if self.kills else ((number, number % _PARTITIONS) for number in range(self.records))
-
-    def half(self) -> str:
-        """The half of the pipeline that is killed, for people, if it has halves."""
-        return ""
 
     def moment(self, after: int) -> InFlight | None:
         """A batch above `after` that is to be killed now."""
@@ -219,7 +211,7 @@ class Demo:
                 topic=TOPIC,
                 schema=SCHEMA,
                 sink=self.stage.sink(),
-                dedup=self.dedup(),
+                dedup=self.stage.dedup if self.deduplicates else "",
                 max_rows=max_rows,
                 block_rows=max(1, max_rows // 2),
             )
@@ -259,7 +251,8 @@ class Demo:
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end and driver.process.poll() is None:
             if (found := self.moment(after)) is not None:
-                self._say(f"{self.half()}batch {found.batch} is pending, {found.what}:")
+                half = ("push: " if self.kills else "accept: ") if self.deduplicates else ""
+                self._say(f"{half}batch {found.batch} is pending, {found.what}:")
                 return found.batch
             time.sleep(0.003)
         driver.kill()
@@ -283,16 +276,12 @@ class DedupDemo(Demo):
     sent: list[array[int]] = field(default_factory=lambda: [array("q") for _ in range(_PARTITIONS)])
     """The events of each partition's records, in the order of their offsets."""
     copies: Counter[str] = field(default_factory=Counter)
+    sent_are = "events, of which the producer sends some again"
+    deduplicates = True
     _chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311  which event is copied
-
-    def plan(self) -> str:
-        return f"{self.records:,} events, of which the producer sends some again"
 
     def to_read(self) -> int:
         return self.records + sum(len(range(each, self.records, 10)) for each in _COPIED)
-
-    def dedup(self) -> str:
-        return self.stage.dedup
 
     def to_send(self) -> Iterator[tuple[int, int]]:
         """The events of one round. Copies are sent at once, later, to another partition, and after a restart."""
@@ -317,9 +306,6 @@ class DedupDemo(Demo):
     def _note(self, event: int, partition: int) -> tuple[int, int]:
         self.sent[partition].append(event)
         return event, partition
-
-    def half(self) -> str:
-        return "push: " if self.kills else "accept: "
 
     def moment(self, after: int) -> InFlight | None:
         """The two halves number their batches by themselves."""
