@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,9 +86,20 @@ class Letters:
         """The letters of other plans from the first offset of this one to its last, by partition and in order."""
         if plan.kind in (Kind.LETTERS, Kind.REPLAY) or not self._lettered_before(plan, held, folder):
             return {}
-        earlier = self._earlier if folder == self.folder else self._elsewhere
-        files = self._overlapping(plan, held, folder, but=stem, among=earlier)
-        return _by_label(replay.letters_of(folder, files), _hulls(plan, held))
+        earlier, hulls = self._earlier if folder == self.folder else self._elsewhere, _hulls(plan, held)
+
+        def overlaps(span: Range) -> bool:
+            hull = hulls.get(span.partition)
+            return hull is not None and span.first < hull.end and hull.first < span.end
+
+        spans = self._spans_of(folder).items()
+        others = (each for each in spans if each[0] in earlier and dead_letters.plan_of(each[0]) != stem)
+        found: dict[Partition, list[Entry]] = {}
+        for entry in replay.letters_of(folder, [name for name, each in others if any(map(overlaps, each))]):
+            label = Partition(entry["topic"], entry["partition"])
+            if label in hulls and hulls[label].holds(entry["offset"]):
+                found.setdefault(label, []).append(entry)
+        return {label: sorted(entries, key=place_of) for label, entries in found.items()}
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
         """Publishes these files, and removes what other attempts at the plan left. Blocks that an operator took out of the plan, because
@@ -257,23 +268,6 @@ class Letters:
             if each.partition in hulls
         )
 
-    def _overlapping(
-        self, plan: Plan, held: LedgerState, folder: Path, *, but: str, among: Collection[str]
-    ) -> list[str]:
-        """Those of these files that may have letters in the ranges of the plan, without its own."""
-        hulls = _hulls(plan, held)
-        return [
-            name
-            for name, spans in self._spans_of(folder).items()
-            if name in among
-            and dead_letters.plan_of(name) != but
-            and any(
-                each.first < hulls[each.partition].end and hulls[each.partition].first < each.end
-                for each in spans
-                if each.partition in hulls
-            )
-        ]
-
     def _spans_of(self, folder: Path) -> dict[str, tuple[Range, ...]]:
         if folder != self.folder:
             return dead_letters.spans(folder, self.pipeline)
@@ -340,16 +334,6 @@ def _hulls(plan: Plan, held: LedgerState) -> dict[Partition, Range]:
         known = found.get(each.partition, each)
         found[each.partition] = replace(each, first=min(each.first, known.first), end=max(each.end, known.end))
     return found
-
-
-def _by_label(letters: Iterable[Entry], hulls: Mapping[Partition, Range]) -> dict[Partition, list[Entry]]:
-    """The letters within these ranges, in order."""
-    found: dict[Partition, list[Entry]] = {}
-    for entry in letters:
-        label = Partition(entry["topic"], entry["partition"])
-        if label in hulls and hulls[label].holds(entry["offset"]):
-            found.setdefault(label, []).append(entry)
-    return {label: sorted(entries, key=place_of) for label, entries in found.items()}
 
 
 def _read_again(
