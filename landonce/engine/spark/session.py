@@ -162,13 +162,13 @@ def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[]
 def _settings(
     pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str], folder: Path | None
 ) -> dict[str, str]:
-    """`folder`: where a JVM that is to be started puts its files aside, unless that was said already."""
+    """`folder`: for the temporary files of a JVM that is to be started, unless `SPARK_SUBMIT_OPTS` names one."""
     own: dict[str, str] = {}
     if not _submitted():
         options = f"-Dlog4j2.configurationFile={QUIET_LOG}{archive.java_options()}"
         options += "" if expressions else f" {_QUICK_START}"
-        told = "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", "")
-        options += f" -Djava.io.tmpdir={folder}" if folder is not None and not told and " " not in str(folder) else ""
+        chosen = "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", "")
+        options += f" -Djava.io.tmpdir={folder}" if folder is not None and not chosen and " " not in str(folder) else ""
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
     if not _submitted() or not SparkConf().contains(_REDACTION):
         own[_REDACTION] = _SECRETS
