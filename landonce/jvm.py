@@ -45,9 +45,9 @@ def is_lost(error: Exception) -> bool:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import CapturedException
 
-    if _ENDED_EARLY in str(getattr(error, "getCondition", lambda: "")()):
-        return True
     reported = isinstance(error, Py4JJavaError | CapturedException)
+    if not reported and _ENDED_EARLY in str(getattr(error, "getCondition", lambda: "")()):
+        return True
     deadline = time.monotonic() + (0.0 if reported else _SETTLES)
     while not has_ended():
         if time.monotonic() >= deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +21,8 @@ from landonce.errors import LandonceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from landonce.engine.publish import Letters
+    from landonce.protocol.ledger import Totals
     from landonce.sinks.operations import Operations
     from landonce.sinks.parts import Parts
 
@@ -37,6 +40,9 @@ File = Annotated[
     typer.Argument(help="The pipeline file (YAML).", metavar="FILE", show_default=False, callback=_require_sound),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+FENCES = "A driver of this pipeline that still runs ends with exit code 4."
+"""What most changes cost."""
 
 
 @contextmanager
@@ -81,6 +87,15 @@ def accept_operations_of(parts: Parts) -> Operations:
     return accepting(parts, operations_of(parts).sessions)
 
 
+def letters_of(target: Operations) -> Letters:
+    """The pipeline's dead letters, for a command that settles them."""
+    from landonce.engine.letter_topic import LetterTopic
+    from landonce.engine.publish import Letters
+
+    config, ledger = target.parts.config, target.parts.ledger
+    return Letters(config.dead_letters.path, config.pipeline, ledger.journal, ledger.load, LetterTopic.of(config))
+
+
 def print_json(document: dict[str, Any]) -> None:
     """Prints to standard output without colours, line breaks of the terminal, or secrets."""
     out.print(redact(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)
@@ -96,14 +111,21 @@ def confirm(does: Iterable[str], costs: Iterable[str], *, yes: bool) -> None:
         typer.confirm("Do it?", abort=True)
 
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False, soft_wrap=True)
+def done(file: Path, more: str = "") -> None:
+    """Says that a change is made, and what comes next."""
+    out.print(f"[green]done[/], and recorded in the journal{more}. Next:", end=" ")
+    out.print(next_step("landonce run {file}", str(file)), markup=False)
+
+
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+out = Console(highlight=False, soft_wrap=True, emoji=False)  # `:100:` in the place of a record is no emoji
 
 
 def next_step(command: str, file: str, running: str = "") -> str:
     """The command to continue with, with the user's own file in it. Empty if it is the command that is running."""
-    own = f"landonce {running} {file}"
-    text = redact(command.replace("{file}", file)).replace(f", then `{own}`", "")
+    named = shlex.quote(file)
+    own = f"landonce {running} {named}"
+    text = redact(command.replace("{file}", named)).replace(f", then `{own}`", "")
     return "" if text == own else text
 
 
@@ -133,6 +155,11 @@ def say_defect(trace: str) -> None:
         "Please report the lines above.",
         markup=False,
     )
+
+
+def account(totals: Totals) -> str:
+    """What became of all records, in one line."""
+    return f"{totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered + {totals.filtered} filtered"
 
 
 def log_to_stderr(verbose: bool) -> None:

@@ -5,17 +5,20 @@ This module only declares the commands, and prints. `landonce.engine` does the w
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
+from inspect import Parameter
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from landonce.cli.command import File, Json, err, out, print_json
+from landonce.cli.command import File, Json, Yes, err, out, print_json
 from landonce.config.secrets import redact
 from landonce.errors import ConfigError, NothingToDo
 
@@ -23,29 +26,48 @@ if TYPE_CHECKING:
     from landonce.engine.letter_choice import Filters, Letter
 
 _LOOK, _CHANGE = "Look", "Change"
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Code = Annotated[str, typer.Option("--code", metavar="CODE", help="Letters with this code.", show_default=False)]
-Field = Annotated[str, typer.Option("--field", metavar="FIELD", help="Letters about this field.", show_default=False)]
-Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Letters of this topic.", show_default=False)]
-Number = Annotated[
-    int | None, typer.Option("--partition", metavar="N", help="Letters of this partition.", show_default=False)
-]
-Since = Annotated[
-    str,
-    typer.Option(
-        "--since",
-        metavar="TIME",
-        help="Letters whose record has this timestamp or a later one: `2026-11-18T15:00` (UTC), or `2h` for two hours ago.",
-        show_default=False,
-    ),
-]
-Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Letters whose reason holds this text.", show_default=False)
-]
 Place = Annotated[
     str | None,
     typer.Argument(help="One letter: TOPIC:PARTITION:OFFSET.", metavar="[PLACE]", show_default=False),
 ]
+Options = dict[str, Any]
+"""What was given for the options that choose letters."""
+
+
+def _option(name: str, metavar: str, help_: str, kind: Any = str, default: Any = "") -> Parameter:
+    option = typer.Option(f"--{name}", metavar=metavar, help=help_, show_default=False)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+_CHOICE = (
+    _option("code", "CODE", "Letters with this code."),
+    _option("field", "FIELD", "Letters about this field."),
+    _option("topic", "TOPIC", "Letters of this topic."),
+    _option("partition", "N", "Letters of this partition.", int | None, None),
+    _option(
+        "since",
+        "TIME",
+        "Letters whose record has this timestamp or a later one: `2026-11-18T15:00` (UTC), or `2h` for two hours ago.",
+    ),
+    _option("reason", "TEXT", "Letters whose reason holds this text."),
+)
+
+
+def _choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options that choose letters. What a user gives for them comes as one argument, `options`."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[Parameter] = []
+    for each in signature.parameters.values():
+        parameters += _CHOICE if each.name == "options" else [each.replace(kind=Parameter.KEYWORD_ONLY)]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        command(options={each.name: given.pop(each.name) for each in _CHOICE}, **given)
+
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
 
 dead = typer.Typer(
     help="Look at dead letters, edit them, land them in place, or drop them.\n\n"
@@ -56,14 +78,11 @@ dead = typer.Typer(
 
 
 @dead.command("list", rich_help_panel=_LOOK)
+@_choosing
 def list_(
     file: File,
-    code: Code = "",
-    field: Field = "",
-    topic: Topic = "",
-    partition: Number = None,
-    since: Since = "",
-    reason: Reason = "",
+    *,
+    options: Options,
     as_json: Json = False,
 ) -> None:
     """Count dead letters by code, field, reason and topic, with the times of the first and the last one, and an example.
@@ -74,7 +93,7 @@ def list_(
     """
     from landonce.engine.letter_choice import groups, moment_text, printable
 
-    found = groups(_letters(file, _filters(code, field, topic, partition, since, reason)))
+    found = groups(_letters(file, _filters(options)))
     total = sum(each.letters for each in found)
     if as_json:
         print_json({"letters": total, "groups": [each.to_dict() for each in found]})
@@ -90,15 +109,12 @@ def list_(
 
 
 @dead.command(rich_help_panel=_LOOK)
+@_choosing
 def show(
     file: File,
     place: Place = None,
-    code: Code = "",
-    field: Field = "",
-    topic: Topic = "",
-    partition: Number = None,
-    since: Since = "",
-    reason: Reason = "",
+    *,
+    options: Options,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many letters.")] = 10,
     as_json: Json = False,
 ) -> None:
@@ -112,10 +128,12 @@ def show(
     """
     from landonce.engine.letter_choice import lines_of, printable
 
-    found = _letters(file, _filters(code, field, topic, partition, since, reason, place))
+    found = _letters(file, _filters(options, place))
     some = list(islice(found, limit))
     if not some:
-        raise _none()
+        raise NothingToDo(
+            "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
+        )
     if as_json:
         print_json({"letters": [dict(each) for each in some]})
         return
@@ -126,18 +144,15 @@ def show(
 
 
 @dead.command(rich_help_panel=_LOOK)
+@_choosing
 def export(
     file: File,
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", help="The file to write. `-` is standard output.", show_default=False)
     ],
     place: Place = None,
-    code: Code = "",
-    field: Field = "",
-    topic: Topic = "",
-    partition: Number = None,
-    since: Since = "",
-    reason: Reason = "",
+    *,
+    options: Options,
 ) -> None:
     """Write letters to a file, one line each, whose `value` a person or a program edits.
 
@@ -147,7 +162,7 @@ def export(
     """
     from landonce.engine.letter_choice import to_edit
 
-    letters = _letters(file, _filters(code, field, topic, partition, since, reason, place))
+    letters = _letters(file, _filters(options, place))
     count = 0
     with _writing(to) as write:
         for letter in letters:
@@ -157,15 +172,12 @@ def export(
 
 
 @dead.command(rich_help_panel=_CHANGE)
+@_choosing
 def replay(
     file: File,
     place: Place = None,
-    code: Code = "",
-    field: Field = "",
-    topic: Topic = "",
-    partition: Number = None,
-    since: Since = "",
-    reason: Reason = "",
+    *,
+    options: Options,
     with_: Annotated[
         Path | None,
         typer.Option(
@@ -203,19 +215,16 @@ def replay(
     """
     from landonce.cli.letters import replay as work
 
-    work(file, _filters(code, field, topic, partition, since, reason, place), with_, again=again, yes=yes)
+    work(file, _filters(options, place), with_, again=again, yes=yes)
 
 
 @dead.command(rich_help_panel=_CHANGE)
+@_choosing
 def drop(
     file: File,
     place: Place = None,
-    code: Code = "",
-    field: Field = "",
-    topic: Topic = "",
-    partition: Number = None,
-    since: Since = "",
-    reason: Reason = "",
+    *,
+    options: Options,
     yes: Yes = False,
 ) -> None:
     """Remove dead letters for good.
@@ -227,7 +236,7 @@ def drop(
     """
     from landonce.cli.letters import drop as work
 
-    work(file, _filters(code, field, topic, partition, since, reason, place), yes=yes)
+    work(file, _filters(options, place), yes=yes)
 
 
 @contextmanager
@@ -264,25 +273,16 @@ def _written(to: str) -> Iterator[None]:
         raise ConfigError(f"--to: {to} cannot be written: {error.strerror}.", safe="Nothing was changed.") from None
 
 
-def _filters(
-    code: str, field: str, topic: str, partition: int | None, since: str, reason: str, place: str | None = None
-) -> Filters:
+def _filters(options: Options, place: str | None = None) -> Filters:
     from landonce.engine.letter_choice import Filters, parse_place, parse_since
 
-    return Filters(
-        code=code,
-        field=field,
-        topic=topic,
-        partition=partition,
-        since=parse_since(since) if since else None,
-        reason=reason,
-        place=parse_place(place) if place else None,
-    )
+    since = parse_since(options["since"]) if options["since"] else None
+    return Filters(**{**options, "since": since}, place=parse_place(place) if place else None)
 
 
 def _letters(file: Path, filters: Filters) -> Iterator[Letter]:
-    """With `dedup`, events that were accepted and could not land have a folder of their own. Letters that landed in a replay that was
-    killed are none any more."""
+    """The chosen letters. With `dedup`, events that were accepted and could not land have a folder of their own. First, a replay that was
+    killed is settled: letters that landed in it are removed."""
     from landonce.cli.letters import settle_left
     from landonce.dedup.rule import PUSHED
     from landonce.engine.letter_choice import chosen
@@ -293,9 +293,3 @@ def _letters(file: Path, filters: Filters) -> Iterator[Letter]:
     folders = (folder, folder / PUSHED) if config.dedup is not None else (folder,)
     settle_left(file, folders[-1])
     return chosen(folders, config.pipeline, filters)
-
-
-def _none() -> NothingToDo:
-    return NothingToDo(
-        "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
-    )

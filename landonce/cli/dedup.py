@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from landonce.cli.command import File, Json, opened, out, print_json
+from landonce.cli.command import File, Json, Yes, confirm, done, opened, operations_of, out, print_json
 from landonce.config.secrets import redact
 
 _LOOK, _CHANGE = "Look", "Change"
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_FENCES = "A driver of this scope that still runs ends with exit code 4."
 Forget = Annotated[
     bool,
     typer.Option(
@@ -145,20 +145,9 @@ def rekey(file: File, forget_unknown: Forget = False, yes: Yes = False) -> None:
         _print(new.words())
         _print(new.costs(), "yellow")
         new.refuse(forget_unknown=forget_unknown)
-        _confirm(yes)
+        confirm((), (_FENCES,), yes=yes)
         work.carry_out(kept, new, uuid.uuid4().hex, forget_unknown=forget_unknown)
-    _done(str(file))
-
-
-def _confirm(yes: bool) -> None:
-    _print(["A driver of this scope that still runs ends with exit code 4."], "yellow")
-    if not yes:
-        typer.confirm("Do it?", abort=True)
-
-
-def _done(file: str) -> None:
-    out.print("[green]done[/], and recorded in the journal. Next:", end=" ")
-    out.print(f"landonce run {file}", markup=False)
+    done(file)
 
 
 @dedup.command(rich_help_panel=_CHANGE)
@@ -175,7 +164,6 @@ def rebuild(file: File, forget_unknown: Forget = False, yes: Yes = False) -> Non
     """
     import uuid
 
-    from landonce.cli.command import operations_of
     from landonce.dedup import look
     from landonce.dedup import rebuild as work
 
@@ -185,6 +173,6 @@ def rebuild(file: File, forget_unknown: Forget = False, yes: Yes = False) -> Non
         _print(new.words(kept.store.scope))
         _print(new.costs(kept.store.scope), "yellow")
         new.refuse(forget_unknown=forget_unknown)
-        _confirm(yes)
+        confirm((), (_FENCES,), yes=yes)
         work.carry_out(kept, operations, new, uuid.uuid4().hex, forget_unknown=forget_unknown)
-    _done(str(file))
+    done(file)

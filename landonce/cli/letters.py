@@ -8,7 +8,7 @@ from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 
-from landonce.cli.command import confirm, err, operating, out
+from landonce.cli.command import FENCES, confirm, err, letters_of, operating, out
 from landonce.config.secrets import redact
 from landonce.dedup.replay import refuse_unaccepted
 from landonce.dedup.replay import replay_letters as replay_unique
@@ -17,7 +17,6 @@ from landonce.engine.dead_letters import Place
 from landonce.engine.letter_choice import Filters, fixed_lines, printable
 from landonce.engine.observe import BatchReport, Silent
 from landonce.engine.pipeline import refuse_replay, replay_letters
-from landonce.engine.publish import Letters
 from landonce.engine.replay import Replay, ReplayAgain, list_dropped, replayed, unsettled
 from landonce.errors import ConfigError, NothingToDo
 from landonce.failpoints import reach
@@ -33,7 +32,6 @@ _FORGOTTEN = (
     "the store no longer has their keys from these records, so the events may have come again. Produce the values to the topic again: there "
     "they are compared with all others."
 )
-_FENCES = "A driver of this pipeline that still runs ends with exit code 4."
 
 
 class _Landing(Silent):
@@ -57,7 +55,7 @@ def settle_left(file: Path, folder: Path) -> None:
     with operating(file) as target:
         state = target.load()
         if state is not None:
-            _letters_of(target).settle_left(state)
+            letters_of(target).settle_left(state)
 
 
 def replay(file: Path, filters: Filters, with_: Path | None, *, again: bool, yes: bool) -> None:
@@ -70,9 +68,8 @@ def replay(file: Path, filters: Filters, with_: Path | None, *, again: bool, yes
         refuse_pending(state.pending)
         config = target.parts.config
     folder = config.dead_letters.path
-    unique = (
-        load(file) if config.dedup is not None else None
-    )  # as the file says it: letters of accepted events have a folder of their own
+    # As the file says it: letters of accepted events have a folder of their own.
+    unique = load(file) if config.dedup is not None else None
     unaccepted = partial(refuse_unaccepted, unique) if unique is not None else None
     work = (ReplayAgain if again else Replay)(folder, config.pipeline, filters)
     if with_ is not None:
@@ -92,7 +89,7 @@ def replay(file: Path, filters: Filters, with_: Path | None, *, again: bool, yes
         ]
     if state.pending is not None:
         does.insert(0, f"Batch {state.pending.batch} of letters, which is pending, is finished first.")
-    confirm(does, (_FENCES,), yes=yes)
+    confirm(does, (FENCES,), yes=yes)
     landing = _Landing()
     if unique is not None:
         driver = replay_unique(unique, work, observer=landing)
@@ -157,9 +154,7 @@ def drop(file: Path, filters: Filters, *, yes: bool) -> None:
         state = _settled(target)
         config, new = target.parts.config, taken(state, uuid.uuid4().hex)
         if not dead_letters.files(config.dead_letters.path, config.pipeline):
-            raise NothingToDo(
-                "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
-            )
+            raise NothingToDo("there is no such dead letter.", safe=UNCHANGED, command="landonce dead list {file}")
         listed = list_dropped(config.dead_letters.path, config.pipeline, filters, new)
         try:
             if listed.elsewhere and not listed.count:
@@ -167,12 +162,12 @@ def drop(file: Path, filters: Filters, *, yes: bool) -> None:
                     f"no letter may be dropped: {_ELSEWHERE}", safe=UNCHANGED, command="landonce run {file}"
                 )
             decision = operate.drop_letters(state, listed.count, listed.path.stem, new.owner)
-            confirm(decision.does, (*decision.costs, _FENCES), yes=yes)
+            confirm(decision.does, (*decision.costs, FENCES), yes=yes)
         except BaseException:
             listed.path.unlink(missing_ok=True)
             raise
         reach("drop.listed")
-        letters = _letters_of(target)
+        letters = letters_of(target)
         letters.begin()
         target.change(state, decision)
         reach("drop.recorded")
@@ -183,10 +178,5 @@ def drop(file: Path, filters: Filters, *, yes: bool) -> None:
 
 def _settled(target: Operations) -> LedgerState:
     state = target.required()
-    _letters_of(target).settle_left(state)
+    letters_of(target).settle_left(state)
     return state
-
-
-def _letters_of(target: Operations) -> Letters:
-    config = target.parts.config
-    return Letters(config.dead_letters.path, config.pipeline, target.parts.ledger.journal)

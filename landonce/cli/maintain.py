@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from datetime import timedelta
 from types import TracebackType
@@ -18,13 +17,10 @@ from landonce.config.secrets import redact
 if TYPE_CHECKING:
     from landonce.sinks.operations import UpkeepReport
 
-_DAYS = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*d\s*$")
-
 
 def _age(value: str) -> timedelta:
-    days = _DAYS.match(value)
     try:
-        return timedelta(days=float(days[1])) if days else timedelta(seconds=seconds(value))
+        return timedelta(seconds=seconds(value))
     except ValueError:
         raise typer.BadParameter("is not a duration; write for example 5d, 12h or 30m") from None
 
@@ -113,7 +109,11 @@ class _Shown:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tables"))
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed} of {task.total} tables"),
+        )
         self._bar = Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty())
         self._task = self._bar.add_task("starting", total=None)
 
@@ -133,6 +133,6 @@ class _Shown:
         self._bar.update(self._task, completed=number, total=of)
         if self._quiet:
             return
-        out.print(f"[bold]{report.table}[/]")
+        out.print(report.table, style="bold", markup=False)
         for line in report.lines():
             out.print(f"  {redact(line)}", markup=False)

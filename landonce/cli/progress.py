@@ -260,6 +260,7 @@ class LogProgress:
             self._say("step", logging.DEBUG, step=effect.step.value)
 
     def batch(self, report: BatchReport) -> None:
+        commits: dict[str, Any] = {"commits": dict(report.commits)} if report.commits else {}
         self._say(
             "batch",
             batch=report.batch,
@@ -272,7 +273,7 @@ class LogProgress:
             seconds=round(report.seconds, 3),
             rows_per_second=round(report.rows_per_second),
             **{"waiting" if self._deduplicates else "lag": report.lag},
-            **_commits(report),
+            **commits,
             **_reasons(report),
         )
 
@@ -332,10 +333,6 @@ def _words(effect: Effect) -> str:
         Step.IDLE: "waiting for records",
     }
     return words.get(effect.step) or str(effect.step.value)
-
-
-def _commits(report: BatchReport) -> dict[str, Any]:
-    return {"commits": dict(report.commits)} if report.commits else {}
 
 
 def _reasons(report: BatchReport) -> dict[str, Any]:

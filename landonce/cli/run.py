@@ -6,17 +6,17 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from landonce.cli.command import File, err, log_to_stderr, out
+from landonce.cli.command import File, account, err, log_to_stderr, out
 from landonce.config.secrets import redact
 from landonce.sinks.pipeline_file import load
 
 if TYPE_CHECKING:
     from landonce.engine.driver import Driver
-    from landonce.protocol.ledger import Totals
     from landonce.protocol.reasons import Reasons
 
 
@@ -47,16 +47,15 @@ def run(
 
     with progress:
         totals = run_pipeline(config, once=once, observer=progress, ready=ready, stopping=signals.stopping)
-    out.print(f"{config.pipeline}: {totals.sentence() if isinstance(totals, DedupTotals) else _sentence(totals)}")
+    if isinstance(totals, DedupTotals):
+        sentence, reasons = totals.sentence(), totals.reasons
+    else:
+        sentence, reasons = account(totals), signals.reasons
+    out.print(f"{config.pipeline}: {sentence}")
     if totals.dead_lettered:
-        known = totals.reasons if isinstance(totals, DedupTotals) else signals.reasons
-        reasons = lines(known, totals.dead_lettered)
-        for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *reasons):
-            out.print(redact(line), markup=False, highlight=False)
-
-
-def _sentence(totals: Totals) -> str:
-    return f"{totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered + {totals.filtered} filtered"
+        by_reason = lines(reasons, totals.dead_lettered)
+        for line in (f"dead letters are in {config.dead_letters.path}, by reason:", *by_reason):
+            out.print(redact(line), markup=False)
 
 
 class _Signals:
@@ -81,8 +80,13 @@ class _Signals:
         return self._driver.reasons if self._driver is not None else ()
 
     def _hear(self, number: int, _frame: object) -> None:
-        self.stopping.set()
         signal.signal(number, signal.SIG_DFL)
-        self._note("stopping after the current batch. The same signal again ends the run at once, which is safe too.")
+        self.stopping.set()
         if self._driver is not None:
             self._driver.stopping.set()
+        with suppress(
+            RuntimeError, OSError
+        ):  # the signal came in the middle of a write to the same stream, or nobody reads it
+            self._note(
+                "stopping after the current batch. The same signal again ends the run at once, which is safe too."
+            )

@@ -85,7 +85,7 @@ def _progress(size: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
 def _show(report: Report) -> None:
     from landonce.verify import words
 
-    wide = Console(highlight=False, width=max(out.width, _NARROWEST))
+    wide = Console(highlight=False, markup=False, emoji=False, width=max(out.width, _NARROWEST))
     for table in words.tables(report):
         wide.print(table)
     for line in words.lines(report):

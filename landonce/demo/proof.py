@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,61 +28,62 @@ class LandedRows:
 
 
 @dataclass(frozen=True)
-class PartitionProof:
-    """One partition: the number of records, of rows in the table, and of distinct rows."""
+class ProvedGroup:
+    """Records of a partition, or events that were sent equally often: each of them should have one row."""
 
-    partition: int
-    produced: int
+    name: str
+    records: int
+    """In Kafka."""
+    wanted: int
+    """How many should have a row."""
     rows: int
-    distinct: int
+    landed: int
+    """How many have a row."""
 
     @property
     def duplicated(self) -> int:
-        return self.rows - self.distinct
+        return self.rows - self.landed
 
     @property
     def missing(self) -> int:
-        return self.produced - self.distinct
+        return self.wanted - self.landed
 
 
 @dataclass(frozen=True)
 class Proof:
-    """All partitions, and the number of kills."""
+    """What became of all records, by partition, and the number of kills."""
 
-    partitions: tuple[PartitionProof, ...]
+    groups: tuple[ProvedGroup, ...]
     kills: int
+    columns: ClassVar[Mapping[str, str]] = {
+        "partition": "name",
+        "in Kafka": "wanted",
+        "rows": "rows",
+        "distinct": "landed",
+        "duplicated": "duplicated",
+        "missing": "missing",
+    }
+    """Of the table, each with what a group says."""
+
+    def total(self, name: str) -> int:
+        return sum(int(getattr(each, name)) for each in self.groups)
 
     @property
     def exact(self) -> bool:
-        return not self.duplicated and not self.missing
-
-    @property
-    def landed(self) -> int:
-        return sum(each.distinct for each in self.partitions)
-
-    @property
-    def duplicated(self) -> int:
-        return sum(each.duplicated for each in self.partitions)
-
-    @property
-    def missing(self) -> int:
-        return sum(each.missing for each in self.partitions)
+        return not any(each.duplicated or each.missing for each in self.groups)
 
     def sentence(self) -> str:
         verdict = "exactly once" if self.exact else "NOT exactly once"
-        read = sum(each.produced for each in self.partitions)
-        return (
-            f"{verdict}: {read} read, {self.landed} landed, {self.duplicated} duplicated, {self.missing} missing, "
-            f"{self.kills} kills"
-        )
+        counts = ", ".join(f"{self.total(name)} {name}" for name in ("landed", "duplicated", "missing"))
+        return f"{verdict}: {self.total('wanted')} read, {counts}, {self.kills} kills"
 
     def table(self, place: str) -> Table:
         table = Table(title=f"what is in {place}")
-        for name in ("partition", "in Kafka", "rows", "distinct", "duplicated", "missing"):
-            table.add_column(name, justify="right")
-        for each in self.partitions:
-            numbers = (each.partition, each.produced, each.rows, each.distinct, each.duplicated, each.missing)
-            table.add_row(*(f"{number:,}" for number in numbers))
+        for head in self.columns:
+            table.add_column(head, justify="right")
+        for each in self.groups:
+            found = (getattr(each, name) for name in self.columns.values())
+            table.add_row(*(value if isinstance(value, str) else f"{value:,}" for value in found))
         return table
 
 
@@ -96,74 +98,43 @@ def prove_records(rows: LandedRows, produced: list[int], kills: int) -> Proof:
 
 
 def proof_of(found: Mapping[int, tuple[int, int]], total: int, produced: list[int], kills: int) -> Proof:
-    """`found`: rows and distinct records per partition. `total`: all rows of the table, also those of no partition."""
-    proofs = [
-        PartitionProof(partition, count, *found.get(partition, (0, 0))) for partition, count in enumerate(produced)
-    ]
+    """`found`: rows and distinct records per partition. `total`: all rows of the table, also those of no partition, which count as rows
+    of the first one."""
     foreign = total - sum(rows for rows, _ in found.values())
-    if foreign:
-        proofs[0] = replace(proofs[0], rows=proofs[0].rows + foreign)
-    return Proof(tuple(proofs), kills)
+    groups = []
+    for partition, count in enumerate(produced):
+        rows, distinct = found.get(partition, (0, 0))
+        groups.append(ProvedGroup(str(partition), count, count, rows + (0 if partition else foreign), distinct))
+    return Proof(tuple(groups), kills)
 
 
 @dataclass(frozen=True)
-class SentTimes:
-    """The events that were sent so many times: how many there are, their rows, and how many of them have a row."""
+class EventProof(Proof):
+    """What became of all events, by how often they were sent."""
 
-    times: int
-    events: int
-    rows: int
-    landed: int
-
-    @property
-    def twice(self) -> int:
-        return self.rows - self.landed
-
-    @property
-    def missing(self) -> int:
-        return self.events - self.landed
-
-
-@dataclass(frozen=True)
-class EventProof:
-    """All events, by how often they were sent, and the number of kills."""
-
-    sent: tuple[SentTimes, ...]
-    foreign: int
+    foreign: int = 0
     """Rows whose coordinates are not those of a record of their event."""
-    kills: int
+    columns: ClassVar[Mapping[str, str]] = {
+        "sent": "name",
+        "events": "wanted",
+        "records in Kafka": "records",
+        "rows": "rows",
+        "twice": "duplicated",
+        "missing": "missing",
+    }
 
     @property
     def exact(self) -> bool:
-        return not self.twice and not self.missing and not self.foreign
-
-    @property
-    def twice(self) -> int:
-        return sum(each.twice for each in self.sent)
-
-    @property
-    def missing(self) -> int:
-        return sum(each.missing for each in self.sent)
+        return super().exact and not self.foreign
 
     def sentence(self) -> str:
         verdict = "each event once" if self.exact else "NOT each event once"
-        records = sum(each.times * each.events for each in self.sent)
-        events, landed = sum(each.events for each in self.sent), sum(each.landed for each in self.sent)
         foreign = f"{self.foreign:,} rows of no record, " if self.foreign else ""
         return (
-            f"{verdict}: {records:,} records of {events:,} events read, {landed:,} landed, {self.twice:,} twice, "
-            f"{self.missing:,} missing, {foreign}{self.kills} kills"
+            f"{verdict}: {self.total('records'):,} records of {self.total('wanted'):,} events read, "
+            f"{self.total('landed'):,} landed, {self.total('duplicated'):,} twice, {self.total('missing'):,} missing, "
+            f"{foreign}{self.kills} kills"
         )
-
-    def table(self, place: str) -> Table:
-        table = Table(title=f"what is in {place}")
-        for name in ("sent", "events", "records in Kafka", "rows", "twice", "missing"):
-            table.add_column(name, justify="right")
-        for each in self.sent:
-            numbers = (each.events, each.times * each.events, each.rows, each.twice, each.missing)
-            times = "once" if each.times == 1 else f"{each.times} times"
-            table.add_row(times, *(f"{number:,}" for number in numbers))
-        return table
 
 
 def prove_events(rows: LandedRows, sent: Sequence[Sequence[int]], kills: int) -> EventProof:
@@ -177,10 +148,9 @@ def prove_events(rows: LandedRows, sent: Sequence[Sequence[int]], kills: int) ->
     landed, counts = np.unique(rows.ids[right], return_counts=True)
     found = np.zeros(len(events), np.int64)
     found[np.searchsorted(events, landed)] = counts
-    by_times = []
-    for each in np.unique(times):
-        of_these = found[times == each]
-        by_times.append(
-            SentTimes(int(each), len(of_these), int(of_these.sum()), int(np.count_nonzero(of_these))),
-        )
-    return EventProof(tuple(by_times), int(np.count_nonzero(~right)), kills)
+    groups = []
+    for each in np.unique(times).tolist():
+        of_these, name = found[times == each], "once" if each == 1 else f"{each} times"
+        number, rows_of_these = len(of_these), int(of_these.sum())
+        groups.append(ProvedGroup(name, each * number, number, rows_of_these, int(np.count_nonzero(of_these))))
+    return EventProof(tuple(groups), kills, int(np.count_nonzero(~right)))

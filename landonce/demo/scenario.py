@@ -14,19 +14,20 @@ import sys
 import threading
 import time
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
+from typing import ClassVar
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from landonce.demo.proof import EventProof, Proof, prove_events, prove_records
-from landonce.demo.stage import TOPIC, DemoSink, InFlight, wait
+from landonce.demo.proof import Proof, prove_events, prove_records
+from landonce.demo.stage import TOPIC, DemoSink, InFlight
 from landonce.errors import DemoFailed
 from landonce.local import LocalKafka
 from landonce.local.server import dying_with_parent, kill_tree
@@ -36,12 +37,6 @@ SCHEMA = (
 )
 _EVENTS = (b"view", b"click", b"buy", b"leave")
 _REPORT = 20_000
-
-
-def make_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-        future.result(timeout=30)
 
 
 def produce(
@@ -101,7 +96,8 @@ class DriverProcess:
     file: Path
     landed: Callable[[int], None]
     process: subprocess.Popen[str] = field(init=False)
-    last: list[str] = field(default_factory=list)
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=15))
+    """The end of its log."""
     _thread: threading.Thread = field(init=False)
 
     def start(self) -> None:
@@ -129,10 +125,10 @@ class DriverProcess:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise DemoFailed(f"the run did not end within {timeout:.0f} s:\n" + "\n".join(self.last[-15:])) from None
+            raise DemoFailed("\n".join((f"the run did not end within {timeout:.0f} s:", *self.last))) from None
         self._thread.join(5)
         if code:
-            raise DemoFailed(f"the run ended with exit code {code}:\n" + "\n".join(self.last[-15:]))
+            raise DemoFailed("\n".join((f"the run ended with exit code {code}:", *self.last)))
 
     def _listen(self) -> None:
         for line in self.process.stderr or ():
@@ -169,14 +165,17 @@ class Demo:
     records: int
     stage: DemoSink
     kills: int = 0
+    sent_are: ClassVar[str] = "records"
+    deduplicates: ClassVar[bool] = False
 
-    def play(self) -> Proof | EventProof:
-        self._say(f"landonce demo: {self.plan()}, {_KILLS} kills. Everything runs in {self.folder}")
+    def play(self) -> Proof:
+        self._say(f"landonce demo: {self.records:,} {self.sent_are}, {_KILLS} kills. Everything runs in {self.folder}")
         began = time.monotonic()
         with LocalKafka(self.folder / "kafka") as kafka, self.stage.servers() as described:
             server = kafka.bootstrap_servers
             self._say(f"a real Kafka at {server} and {described}, up in {time.monotonic() - began:.0f} s")
-            make_topic(server, TOPIC, _PARTITIONS)
+            admin = AdminClient({"bootstrap.servers": server, "log_level": 2})
+            admin.create_topics([NewTopic(TOPIC, _PARTITIONS, 1)])[TOPIC].result(timeout=30)
             file = self._file(server)
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             with Progress(*columns, console=self.console) as progress:
@@ -186,30 +185,19 @@ class Demo:
             self.stage.epilogue(self.console)
             return proof
 
-    def plan(self) -> str:
-        return f"{self.records:,} records"
-
     def to_read(self) -> int:
         """The number of records that are sent in all."""
         return self.records
-
-    def dedup(self) -> str:
-        """The part of the pipeline file."""
-        return ""
 
     def to_send(self) -> Iterator[tuple[int, int]]:
         """The records to send before the next start, each with its partition."""
         return iter(()) if self.kills else ((number, number % _PARTITIONS) for number in range(self.records))
 
-    def half(self) -> str:
-        """The half of the pipeline that is killed, for people, if it has halves."""
-        return ""
-
     def moment(self, after: int) -> InFlight | None:
         """A batch above `after` that is to be killed now."""
         return self.stage.in_flight(after)
 
-    def prove(self) -> Proof | EventProof:
+    def prove(self) -> Proof:
         produced = [len(range(partition, self.records, _PARTITIONS)) for partition in range(_PARTITIONS)]
         return prove_records(self.stage.rows(), produced, self.kills)
 
@@ -223,7 +211,7 @@ class Demo:
                 topic=TOPIC,
                 schema=SCHEMA,
                 sink=self.stage.sink(),
-                dedup=self.dedup(),
+                dedup=self.stage.dedup if self.deduplicates else "",
                 max_rows=max_rows,
                 block_rows=max(1, max_rows // 2),
             )
@@ -260,15 +248,16 @@ class Demo:
 
     def _wait(self, driver: DriverProcess, after: int) -> int:
         """Until it is time to kill; gives the batch."""
-        found = wait(lambda: self.moment(after), _PATIENCE, lambda: driver.process.poll() is None)
-        if found is None:
-            driver.kill()
-            last = "\n".join(driver.last[-15:])
-            raise DemoFailed(
-                f"the driver ended, or wrote nothing within {_PATIENCE:.0f} s, so nothing could be killed:\n{last}"
-            )
-        self._say(f"{self.half()}batch {found.batch} is pending, {found.what}:")
-        return found.batch
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end and driver.process.poll() is None:
+            if (found := self.moment(after)) is not None:
+                half = ("push: " if self.kills else "accept: ") if self.deduplicates else ""
+                self._say(f"{half}batch {found.batch} is pending, {found.what}:")
+                return found.batch
+            time.sleep(0.003)
+        driver.kill()
+        what = f"the driver ended, or wrote nothing within {_PATIENCE:.0f} s, so nothing could be killed:"
+        raise DemoFailed("\n".join((what, *driver.last)))
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -287,16 +276,12 @@ class DedupDemo(Demo):
     sent: list[array[int]] = field(default_factory=lambda: [array("q") for _ in range(_PARTITIONS)])
     """The events of each partition's records, in the order of their offsets."""
     copies: Counter[str] = field(default_factory=Counter)
+    sent_are = "events, of which the producer sends some again"
+    deduplicates = True
     _chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311  which event is copied
-
-    def plan(self) -> str:
-        return f"{self.records:,} events, of which the producer sends some again"
 
     def to_read(self) -> int:
         return self.records + sum(len(range(each, self.records, 10)) for each in _COPIED)
-
-    def dedup(self) -> str:
-        return self.stage.dedup
 
     def to_send(self) -> Iterator[tuple[int, int]]:
         """The events of one round. Copies are sent at once, later, to another partition, and after a restart."""
@@ -322,14 +307,11 @@ class DedupDemo(Demo):
         self.sent[partition].append(event)
         return event, partition
 
-    def half(self) -> str:
-        return "push: " if self.kills else "accept: "
-
     def moment(self, after: int) -> InFlight | None:
         """The two halves number their batches by themselves."""
         return self.stage.in_flight(after if self.kills > 1 else 0) if self.kills else self.stage.accepting()
 
-    def prove(self) -> EventProof:
+    def prove(self) -> Proof:
         copies = ", ".join(f"{count:,} {kind}" for kind, count in self.copies.items())
         self._say(f"the producer sent {self.copies.total():,} copies: {copies}")
         return prove_events(self.stage.rows(), self.sent, self.kills)

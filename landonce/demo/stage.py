@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -89,17 +88,6 @@ class DemoSink(ABC):
     def epilogue(self, console: Console) -> None:
         """What else to show at the end."""
         del console
-
-
-def wait(look: Callable[[], InFlight | None], timeout: float, alive: Callable[[], bool]) -> InFlight | None:
-    """Waits until a batch is in flight; None if the time is over or the driver ended."""
-    end = time.monotonic() + timeout
-    while time.monotonic() < end and alive():
-        found = look()
-        if found is not None:
-            return found
-        time.sleep(0.003)
-    return None
 
 
 _ACCEPTING = (
@@ -249,11 +237,21 @@ class OnIceberg(DemoSink):
 class _OnSql(DemoSink):
     """Kills while a plan is pending and the transaction of one of its blocks is open."""
 
-    @abstractmethod
-    def _ask(self, query: str) -> list[tuple[Any, ...]]: ...
+    errors: type[Exception] = sqlite3.Error
+    """Of a database that does not answer now."""
 
     @abstractmethod
-    def _transacting(self) -> bool: ...
+    def _query(self, query: str) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def _transacting(self) -> bool:
+        """Whether the transaction of a block is open."""
+
+    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+        """Empty if the database does not answer: it may be about to start, or locked."""
+        with suppress(self.errors):
+            return self._query(query)
+        return []
 
     def in_flight(self, after: int) -> InFlight | None:
         """First a plan with blocks that have not landed: a transaction that is open after this query is a block's."""
@@ -265,7 +263,7 @@ class _OnSql(DemoSink):
         return None
 
     def rows(self) -> LandedRows:
-        return LandedRows.of(self._ask(f"SELECT id, _partition, _offset FROM {TOPIC}"))  # noqa: S608  a constant
+        return LandedRows.of(self._query(f"SELECT id, _partition, _offset FROM {TOPIC}"))  # noqa: S608  a constant
 
 
 class OnPostgres(_OnSql):
@@ -275,8 +273,11 @@ class OnPostgres(_OnSql):
 
     @contextmanager
     def servers(self) -> Iterator[str]:
+        import psycopg
+
         from landonce.local.postgres import LocalPostgres
 
+        self.errors = psycopg.Error
         self.folder.chmod(0o711)  # PostgreSQL does not run as root: then the server's user needs access
         with LocalPostgres(self.folder / "postgres") as server:
             self._server = server
@@ -296,24 +297,10 @@ class OnPostgres(_OnSql):
         locks = "SELECT 1 FROM pg_locks JOIN pg_class ON pg_class.oid = relation WHERE mode = 'RowExclusiveLock'"
         return bool(self._ask(f"{locks} AND granted AND relname = '{TOPIC}'"))
 
-    def in_flight(self, after: int) -> InFlight | None:
-        import psycopg
-
-        with suppress(psycopg.Error):
-            return super().in_flight(after)
-        return None
-
-    def accepting(self) -> InFlight | None:
-        import psycopg
-
-        with suppress(psycopg.Error):
-            return super().accepting()
-        return None
-
     def ask_store(self, query: str) -> list[tuple[Any, ...]]:
         return self._ask(query)
 
-    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+    def _query(self, query: str) -> list[tuple[Any, ...]]:
         import psycopg
 
         with psycopg.connect(self._server.url.replace("+psycopg", ""), connect_timeout=5) as connection:
@@ -338,12 +325,7 @@ class OnSqlite(_OnSql):
         """SQLite keeps its rollback journal beside the file."""
         return (self.folder / "demo.db-journal").exists()
 
-    def in_flight(self, after: int) -> InFlight | None:
-        with suppress(sqlite3.Error):
-            return super().in_flight(after)
-        return None
-
-    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+    def _query(self, query: str) -> list[tuple[Any, ...]]:
         return _ask_sqlite(self.folder / "demo.db", query)
 
 

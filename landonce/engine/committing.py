@@ -15,7 +15,7 @@ from landonce.errors import ConfigError, TableReshaped
 from landonce.protocol.batch import Machine, Next
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import Ledger, LedgerState, fenced, key
-from landonce.protocol.marks import Floors, TableStatus, TableView, mark_for
+from landonce.protocol.marks import Floors, TableView, mark_for
 from landonce.protocol.match_ranges import pieces_each
 from landonce.protocol.operate import skipped_ranges
 from landonce.protocol.own_ledger import own_state
@@ -55,7 +55,7 @@ class PatientWorkers(Protocol):
     def write_until(
         self, recipe: Recipe[StageTask], tasks: Sequence[StageTask], enough: Enough
     ) -> tuple[BlockResult, ...]:
-        """As `Workers.write`, until what is done is `enough`. Whatever other tasks still write, nobody hears of it."""
+        """As `Workers.write`, until what is done is `enough`. The results of other tasks are dropped."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,12 @@ class CommitPerformer(Performer):
         after, effect = super().advance(machine, reply)
         self._news = ()
         if isinstance(reply, Looked):
-            now = _rolled_back(after.tables or ())
+            older = (each.view for each in after.tables or () if each.behind)
+            now = {
+                f"the table {view.table} was rolled back to batch {view.mark.batch if view.mark else 0}"
+                for view in older
+                if view.mark is None or not view.mark.behind
+            }
             self._news, self._reported = tuple(now - self._reported), now
         return after, effect
 
@@ -122,7 +127,8 @@ class CommitPerformer(Performer):
         return due
 
     def require_owner(self, held: LedgerState) -> None:
-        """What a table that is its own ledger says is not loaded here: the next commit would take it for what this driver had seen."""
+        """A table that is its own ledger is only checked, and its state is not loaded: the next commit would take that for what this
+        driver had seen."""
         if self.opened.own is not None:
             self.opened.own.check_owner(held)
         else:
@@ -177,20 +183,18 @@ class CommitPerformer(Performer):
         return Looked(views, *(self.opened.holds(labels, fresh=held.fresh) if labels else ()))
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        floors = self._floors(effect.tables)
+        # Where each table begins to take rows. One that is its own ledger takes all that is planned.
+        taking: dict[str, Floors | None] = {each.view.table: each.floors for each in effect.tables}
+        if self.opened.own is not None:
+            taking = dict.fromkeys(self.opened.tables, ())
+        floors = tuple((table, taking.get(table)) for table in self.opened.tables)
         tasks = [
             StageTask(
-                index=index,
-                batch=effect.plan.batch,
+                **self.task(effect, index, held),
                 epoch=held.epoch,
-                plan=self.letters.stem(effect.plan, held),
-                block=effect.plan.blocks[index],
                 kind=effect.plan.kind,
                 floors=floors,
                 final=effect.final,
-                labels=held.labels,
-                topic_ids=held.topic_ids,
-                inherited=held.inherited,
             )
             for index in effect.indexes
         ]
@@ -209,8 +213,8 @@ class CommitPerformer(Performer):
     def _write_in_parts(
         self, timeout: CommitTimeout, recipe: Recipe[StageTask], tasks: Sequence[StageTask], effect: Write
     ) -> tuple[BlockResult, ...]:
-        """All results; or, once the timeout is over, those of the blocks that can go ahead. A record that must not become a dead letter is
-        heard of with all the others."""
+        """All results; or, once the timeout is over, those of the blocks that can go ahead. If a block halts the run, all others are
+        waited for."""
         plan, asked = effect.plan, set(effect.indexes)
         if self._timed is None or self._timed[0] != plan:
             self._timed = (plan, time.monotonic() + timeout.seconds)
@@ -229,13 +233,6 @@ class CommitPerformer(Performer):
             return results
         ahead, done = ready(results), {each.index: each for each in results}
         return tuple(done[at] if at in ahead else BlockResult(at, Fate.SLOW) for at in effect.indexes)
-
-    def _floors(self, statuses: Iterable[TableStatus]) -> tuple[tuple[str, Floors | None], ...]:
-        """Where each table begins to take rows. One that is its own ledger takes all that is planned."""
-        if self.opened.own is not None:
-            return tuple((table, ()) for table in self.opened.tables)
-        taking = {each.view.table: each.floors for each in statuses}
-        return tuple((table, taking.get(table)) for table in self.opened.tables)
 
     def _commit(self, effect: CommitTables, held: LedgerState) -> Committed | Moved:
         started = tuple(sorted(held.committed().items()))
@@ -264,7 +261,8 @@ class CommitPerformer(Performer):
             ids = {table: self.opened.own.commit_id}
         else:
             reply = self._commit_all(effect, files, started, through)
-            ids = commit_ids(reply.views) if isinstance(reply, Committed) else {}
+            marks = ((view.table, view.mark) for view in reply.views) if isinstance(reply, Committed) else ()
+            ids = {name: mark.commit for name, mark in marks if mark is not None}
         if isinstance(reply, Committed):
             self.commits = tuple((name, each) for name, each in sorted(ids.items()) if each)
             self.letters.publish(effect.plan, held, names)
@@ -293,24 +291,10 @@ class CommitPerformer(Performer):
         return Committed(tuple(view for _, view in done)) if all(landed for landed, _ in done) else Moved()
 
 
-def commit_ids(views: Iterable[TableView]) -> dict[str, str]:
-    """The id of the last commit of each table."""
-    return {view.table: view.mark.commit for view in views if view.mark is not None}
-
-
 def skipped_in(plan: Plan, skipped: Iterable[Range]) -> tuple[Range, ...]:
     """What a plan has of ranges that operators skipped. Letters land in place, wherever they are."""
     ranges = [each for block in plan.blocks for each in block.ranges] if plan.kind is not Kind.LETTERS else []
     return tuple(each for each in skipped if any(without(mine, (each,)) != (mine,) for mine in ranges))
-
-
-def _rolled_back(statuses: Iterable[TableStatus]) -> set[str]:
-    """Tables that carry an older batch than they once did."""
-    return {
-        f"the table {each.view.table} was rolled back to batch {each.view.mark.batch if each.view.mark else 0}"
-        for each in statuses
-        if each.behind and not (each.view.mark is not None and each.view.mark.behind)
-    }
 
 
 def _different(views: Iterable[TableView]) -> None:

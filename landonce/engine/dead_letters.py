@@ -1,25 +1,28 @@
 """Dead letters: records that cannot land, one file per block, with all that is needed to fix and resend them.
 
-A worker stages a block's file (written whole, then renamed to `….jsonl.staged`), and the driver's commit publishes it
-under its final name. The name comes from the plan, the block, and which records these are: a replay that rejects the same
-overwrites and never repeats, and one that rejects others, such as a zombie's, is in nobody's way. Only what a receipt names is
-published, so what the target itself refused (`r`) counts only if the attempt landed that left it out. A plan that reads
-again what an earlier, lost ledger had delivered leaves out what is there already. Only files without `.staged` count.
-A file may be the only copy left of its records, so nothing is taken away but by a replay that read it again: letters of
-offsets that were cut off the block in between, for Kafka had deleted them, are carried over.
-An unknown outcome never comes here.
+A worker stages a block's file: it writes all of it, then renames it to `….jsonl.staged`. The driver's commit publishes it under its final
+name. Only files without `.staged` count.
+
+The name consists of the plan, the block and a hash of which records these are. An attempt that rejects the same records overwrites the file.
+One that rejects others, such as a zombie's, writes another file. The driver publishes only files that a receipt names, so records that the
+target itself refused (`r`) count only if the attempt that left them out has landed. A plan that reads again what a lost ledger had delivered
+leaves out letters that count already.
+
+A file may be the only copy of its records. So only an attempt that has read the records again removes their letters. Letters of offsets that
+were cut off the block meanwhile, because Kafka had deleted them, are carried over. A record whose outcome is unknown is never a dead letter.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,14 +102,13 @@ def stage(
     *,
     inherited: bool = True,
 ) -> str:
-    """Writes a block's letters and gives back the name that `publish` needs; empty if there are none.
+    """Writes a block's letters and returns the name that `publish` needs; empty if there are none.
 
-    `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts
-    that lie elsewhere are carried over.
+    `ranges`: what was read, by what `_topic` would hold. `inherited`: an earlier driver made the plan. Letters of its attempts that lie
+    outside of these ranges are carried over.
     """
-    read = {each.partition: each for each in ranges}
-    before = _earlier(folder, plan, block) if inherited else {}
-    entries = {place: each for place, each in before.items() if not _within(each, read)}
+    read, before = tuple(ranges), _earlier(folder, plan, block) if inherited else {}
+    entries = {place: each for place, each in before.items() if not covered(each, read)}
     entries.update((place_of(each), each) for each in map(_to_dict, letters))
     return _staged(folder, plan, f"{block:04d}d", entries.values())
 
@@ -157,31 +159,48 @@ def publish(
     are new before they count.
     """
     wanted = {name for name in names if name}
-    require(folder, wanted)
-    if read_again:
-        _leave_out_known(folder, plan, wanted, but)
+    with _published(folder):
+        require(folder, wanted)
+        if read_again:
+            _leave_out_known(folder, plan, wanted, but)
     if send is not None:
         send(_new(folder, plan, sorted(name + _STAGED for name in wanted)))
-    for name in sorted(wanted):
-        staged = folder / (name + _STAGED)
-        try:
-            staged.replace(folder / name)  # an empty one, too: whoever publishes the same receipt again looks for it
-        except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
-            require(folder, {name})
-        reach("publish.file")
-    if wanted:
-        sync(folder)
+    with _published(folder):
+        for name in sorted(wanted):
+            staged = folder / (name + _STAGED)
+            try:
+                staged.replace(
+                    folder / name
+                )  # an empty one, too: whoever publishes the same receipt again looks for it
+            except FileNotFoundError:  # it counts already, or a superseded driver that does not know it yet was faster
+                require(folder, {name})
+            reach("publish.file")
+        if wanted:
+            sync(folder)
+
+
+@contextmanager
+def _published(folder: Path) -> Iterator[None]:
+    """Workers may write to a folder in which the driver may not."""
+    try:
+        yield
+    except OSError as error:
+        raise DeadLettersUnwritable(
+            f"dead letters in {folder} cannot be published: {error.strerror}.",
+            safe="No letter is lost: they are staged in the folder, and the next start publishes them.",
+            command="let the driver's user write to the folder, then: landonce run {file}",
+        ) from None
 
 
 def put_away(
     folder: Path, plan: str, names: Collection[str], ranges: Collection[Range], earlier: Collection[str]
 ) -> None:
-    """Of a plan whose letters are published: what other attempts at it staged, and what `earlier` ones had published.
+    """After a plan's letters are published: removes what other attempts at it staged, and what `earlier` attempts had published.
 
-    `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file with a letter that lies elsewhere, and does
-    not count yet, is left as it is.
+    `ranges`: what the plan's receipts account for, by what `_topic` would hold. A file stays if it does not count yet and has a letter
+    outside of these ranges.
     """
-    counted = _places(folder / name for name in names if (folder / name).exists())
+    counted = _places(folder / name for name in names)
     for name in left(folder, plan) - set(names):
         if not name.endswith(_STAGED) and name not in earlier:
             continue
@@ -191,17 +210,16 @@ def put_away(
 
 
 def publish_given_up(folder: Path, plan: str, *, but: Collection[int] = (), send: Send | None = None) -> None:
-    """Of a plan that is over though nobody knows whether all of it landed, for its records are gone: what is staged may be
-    their only copy, so it counts. No letter counts twice. `but`: blocks that were not given up. `send`: as in `publish`."""
+    """Publishes what is staged of a plan that was given up because its records are gone. Nobody knows whether all of it landed, and the
+    staged letters may be the only copy. No letter counts twice. `but`: blocks that were not given up. `send`: as in `publish`."""
     names = sorted(name for name in left(folder, plan) if name.endswith(_STAGED) and _block_of(name) not in but)
     if send is not None and names:
         counted = _places(files(folder, pipeline_of(plan)))
         send(entry for entry in _new(folder, plan, names) if place_of(entry) not in counted)
     for name in names:
-        staged = folder / name
-        final = _final(staged)
+        staged, final = folder / name, folder / name.removesuffix(_STAGED)
         known = _places(path for path in files(folder, pipeline_of(plan)) if path != final)
-        with suppress(FileNotFoundError):
+        with _published(folder), suppress(FileNotFoundError):
             if new := [entry for entry in letters_in(staged) if place_of(entry) not in known]:
                 write_letters(folder, final.name, new)
                 sync(folder)
@@ -220,7 +238,7 @@ def remove(folder: Path, pipeline: str, ranges: Iterable[Range]) -> int:
     """Removes the letters of these ranges, by what `_topic` would hold: their records are delivered again. Gives how many there were."""
     gone, within = 0, tuple(ranges)
     for path in files(folder, pipeline):
-        entries = list(letters_in(path))
+        entries = list(_still_in(path))
         left = [entry for entry in entries if not covered(entry, within)]
         gone += len(entries) - len(left)
         if not left:
@@ -268,7 +286,7 @@ def clear_staged(folder: Path, names: Iterable[str]) -> None:
 
 
 def clear_staged_of(folder: Path, plan: str, blocks: Collection[int]) -> None:
-    """Removes what is staged of these blocks of a plan: they were cut off, and another plan brings their records."""
+    """Removes what is staged of these blocks of a plan: they were cut off, and their records follow in another plan."""
     if blocks:
         clear_staged(folder, (name for name in left(folder, plan) if _block_of(name) in blocks))
 
@@ -297,16 +315,12 @@ def _block_of(name: str) -> int:
     return int(re.split(r"\D", name.rpartition("-")[2], maxsplit=1)[0])
 
 
-def _final(staged: Path) -> Path:
-    return staged.with_name(staged.name.removesuffix(_STAGED))
-
-
 def pipeline_of(plan: str) -> str:
     return plan.rpartition(".batch-")[0]
 
 
 def _kept(folder: Path, name: str) -> Path | None:
-    """The staged file if there is one, for it is the newer; else the published one."""
+    """The staged file if there is one, because it is newer; otherwise the published one."""
     return next((path for path in (folder / (name + _STAGED), folder / name) if path.exists()), None)
 
 
@@ -329,12 +343,7 @@ def place_of(entry: Mapping[str, Any]) -> Place:
 
 
 def _places(paths: Iterable[Path]) -> set[Place]:
-    return {place_of(entry) for path in paths for entry in letters_in(path)}
-
-
-def _within(entry: dict[str, Any], ranges: Mapping[Partition, Range]) -> bool:
-    found = ranges.get(Partition(entry["topic"], entry["partition"]))
-    return found is not None and found.holds(entry["offset"])
+    return {place_of(entry) for path in paths for entry in _still_in(path)}
 
 
 def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:
@@ -345,7 +354,7 @@ def covered(entry: Mapping[str, Any], ranges: Iterable[Range]) -> bool:
 
 def spans(folder: Path, pipeline: str) -> dict[str, tuple[Range, ...]]:
     """Between which offsets the letters of each file lie, by what `_topic` would hold. Reads all files: ask once."""
-    return {path.name: _spanned(letters_in(path)) for path in files(folder, pipeline)}
+    return {path.name: _spanned(_still_in(path)) for path in files(folder, pipeline)}
 
 
 def _spanned(letters: Iterable[Mapping[str, Any]]) -> tuple[Range, ...]:
@@ -369,7 +378,7 @@ def _leave_out_known(folder: Path, plan: str, names: Iterable[str], but: Collect
 
 
 def write_letters(folder: Path, name: str, letters: Iterable[dict[str, Any]]) -> None:
-    """Whole or not at all. Machines that share the folder may count the same processes, so their ids tell nobody apart."""
+    """Whole or not at all. The temporary name is random: machines that share the folder may have processes of the same id."""
     temporary = folder / f".{name}.{uuid.uuid4().hex}"
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -384,14 +393,20 @@ def write_letters(folder: Path, name: str, letters: Iterable[dict[str, Any]]) ->
 def committed(folder: Path, pipeline: str) -> Iterator[dict[str, Any]]:
     """Every dead letter that counts, as the files hold it."""
     for path in files(folder, pipeline):
+        yield from _still_in(path)
+
+
+def _still_in(path: Path) -> Iterator[dict[str, Any]]:
+    """As `letters_in`; nothing of a file that was listed, and that another command or driver has removed since."""
+    with suppress(FileNotFoundError, NotADirectoryError):
         yield from letters_in(path)
 
 
 def with_refusals(folder: Path, pipeline: str) -> Iterator[tuple[dict[str, Any], bool]]:
-    """As `committed`, each with whether the target itself refused it, though it could be decoded."""
+    """As `committed`, and for each letter whether it could be decoded and the target refused it."""
     for path in files(folder, pipeline):
         mine = is_refused(path.name)
-        yield from ((entry, bool(entry.get("refused", mine))) for entry in letters_in(path))
+        yield from ((entry, bool(entry.get("refused", mine))) for entry in _still_in(path))
 
 
 def is_refused(name: str) -> bool:
@@ -403,7 +418,7 @@ def reasons(folder: Path, pipeline: str, most: int) -> Reasons:
     """Why records cannot land, counted over the newest files: so many letters at most, and the rest of their file."""
     found: Reasons = ()
     for path in reversed(files(folder, pipeline)):
-        found = merged((*found, *counted(map(reason_of, letters_in(path)))))
+        found = merged((*found, *counted(map(reason_of, _still_in(path)))))
         if sum(each.records for each in found) >= most:
             break
     return found
@@ -415,7 +430,18 @@ def reason_of(entry: dict[str, Any]) -> Reason:
 
 
 def letters_in(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    """Raises `FileNotFoundError` if there is no such file, and `LettersUnreadable` if it cannot be read."""
+    try:
+        opened = path.open("rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise LettersUnreadable(
+            f"{path}: dead letters cannot be read: {error.strerror}.",
+            safe="Nothing was changed.",
+            command="make the file readable, then the same command again",
+        ) from None
+    with opened as file:
         for number, line in enumerate(file, 1):
             try:
                 entry = json.loads(line)
@@ -470,8 +496,12 @@ def as_bytes(entry: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def sync(folder: Path) -> None:
+    """Makes the names in a folder durable. A file system that cannot do that for a folder (SMB) refuses, and is not asked for more."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)

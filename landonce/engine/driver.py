@@ -1,7 +1,7 @@
 """The driver: performs, one after another, the effects that the sink's protocol asks for.
 
-Nothing is decided here. An effect that fails because something is away is tried again until the stall budget is used
-up; every other failure ends the run, and whatever was pending is settled by the next start.
+It decides nothing. An effect that fails because something is unreachable is tried again until the stall budget is used up.
+Every other failure ends the run, and the next start settles whatever was pending.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _STILL_MINE = 5.0
 """Seconds after which a driver that waits for records asks whether the pipeline is still its own."""
 _NAMED = 20
 """Ranges that are named in one message."""
-_AWAY = 10.0
+_UNKNOWN_FOR = 10.0
 """Seconds after which a topic that brokers do not know is gone, and not just unknown to a broker that was just started."""
 
 
 class Topics(Protocol):
-    """Who says which ranges there are: Kafka's brokers, or a store of accepted records."""
+    """Says which ranges exist: Kafka's brokers, or a store of accepted records."""
 
     def survey(self, topics: tuple[str, ...] | TopicMatch) -> SourceView: ...
     def record_bytes(self, ranges: tuple[Range, ...]) -> float | None: ...
@@ -90,11 +90,11 @@ class Driver:
     reasons: Reasons = ()
     """Why records became dead letters in this run."""
     begins: Callable[[SourceView], SourceView] = lambda view: view
-    """Adds where a pipeline that has no position begins."""
+    """Adds the offsets at which a pipeline without a position begins."""
     mirror: Mirror | None = None
-    """Shows the position to Kafka's own tools. Nothing is decided by it."""
+    """Shows the position to Kafka's own tools. Nothing depends on it."""
     finished: Callable[[], int] = lambda: 0
-    """How many blocks of the write in hand are done, for a progress bar."""
+    """How many blocks of the current write are done, for a progress bar."""
     start_workers: Callable[[], int] | None = None
     """Gives how many blocks are written at once."""
     start_late: bool = False
@@ -102,7 +102,7 @@ class Driver:
     replay: Replay | None = None
     """Dead letters that are to land, and nothing else."""
     while_idle: Callable[[LedgerState], None] = lambda _: None
-    """Called again and again while nothing is there to read: it takes a moment at most. Gets the ledger's state as this driver holds it."""
+    """Called repeatedly while there is nothing to read, with the ledger's state as this driver holds it. It must return quickly."""
     _ends: dict[Partition, int] | None = None
     _state: LedgerState | None = None
     _began: float = 0.0
@@ -119,10 +119,10 @@ class Driver:
         self._waiting = Waiting(self.stall, self.observer.trouble, self.stopping, committing=True)
 
     def run(self) -> Totals:
-        """Until stopped, or until what was there at the start is done. Gives what this run did.
+        """Runs until it is stopped, or (`once`) until everything that existed at the start is done. Returns what this run did.
 
-        What looks like a reason to halt may be the work of a newer driver: then it is `Fenced`, and nobody is called. A worker that
-        is fenced cannot tell whether a newer driver did it or a restored database: the ledger can.
+        The reason for a halt may be the work of a newer driver: then the error is `Fenced`, and no person has to act. A worker that is
+        fenced cannot tell a newer driver from a restored database; the ledger can.
         """
         try:
             totals = self._run()
@@ -138,7 +138,7 @@ class Driver:
             self._close_mirror(0)
 
     def _judged(self, error: LandonceError) -> LandonceError:
-        """A supervisor must not start again where that delivers again what a restored ledger has forgotten."""
+        """A supervisor must not restart a driver that would deliver a second time what its restored ledger has forgotten."""
         if self.performer.comparable or not isinstance(error, LedgerSetBack):
             return error
         return TargetAhead(
@@ -175,8 +175,8 @@ class Driver:
         return self._held.totals.minus(before or Totals())
 
     def _raise_if_fenced(self, look: Callable[[], LedgerState | None], gone: bool = False) -> None:
-        """`gone`: a ledger without an entry is a reason, too, and so is one that was set back to an earlier state of this very driver,
-        or that lacks the rows of its blocks."""
+        """`gone`: raises also if the ledger has no entry, was set back to an earlier state of this driver, or lacks the rows of its
+        blocks."""
         try:
             seen = look()
         except LandonceError:
@@ -217,7 +217,7 @@ class Driver:
             self.start_workers = None
 
     def _acquire(self) -> LedgerState:
-        """Takes the pipeline. Of two that start at once the later one has it, and the other hears `Fenced` next."""
+        """Takes the pipeline. If two drivers start at once, the later one gets it, and the next change of the other raises `Fenced`."""
         state = self.ledger.load() or self.ledger.create(LedgerState(self.pipeline, lineage=uuid.uuid4().hex))
         while True:
             try:
@@ -257,7 +257,7 @@ class Driver:
         return source
 
     def ask(self, brokers: Callable[[], T]) -> T:
-        """For a micro-batch that Spark brings: what the brokers say of its topics. Spark has seen them, so they are known."""
+        """For a micro-batch of a query: what the brokers say of its topics. These exist, because Spark has read them."""
         self._missed = None
         self._waiting.progress()
         return self._waiting.until(lambda: self._seen(brokers, known=True))
@@ -281,15 +281,15 @@ class Driver:
         return self.begins(view) if self._held.fresh else view
 
     def _seen(self, brokers: Callable[[], T], *, known: bool) -> T:
-        """What the brokers say. One that was just started may not know a topic yet, so one that is known is missing only if it
-        stays away."""
+        """What the brokers say. A broker that was just started may not know a topic yet, so a topic that is `known` counts as missing only
+        after a while."""
         missed, self._missed = self._missed, None
         try:
             return brokers()
         except TopicMissing as error:
             now = time.monotonic()
             self._missed = missed or now
-            if not known or now - self._missed > _AWAY:
+            if not known or now - self._missed > _UNKNOWN_FOR:
                 raise
             raise SourceUnavailable(error.what) from None
 
@@ -358,7 +358,7 @@ class Driver:
         self.performer.letters.delivered_again(plan, self._held, mine, rows_stay=self.performer.settings.compares)
 
     def _idle(self) -> bool:
-        """Until the interval is over; once it is, a few looks per second for whatever comes next."""
+        """Waits until the interval is over; after that, a moment before the next look for records."""
         if time.monotonic() - self._asked > _STILL_MINE:
             self._asked = time.monotonic()
             self._raise_if_fenced(self.ledger.load_while_idle)
@@ -409,7 +409,7 @@ class Driver:
             self.mirror.moved({each: at for each, at in state.committed().items() if each in there})
 
     def _close_mirror(self, seconds: float | None = None) -> None:
-        """A run that ends well waits a moment for the last copy; one that fails does not: the next driver knows better."""
+        """A run that succeeds waits a moment for the last copy. One that fails does not: the next driver copies its own position."""
         if self.mirror is not None:
             self.mirror.close(seconds)
             for news in self.mirror.news():
@@ -417,7 +417,7 @@ class Driver:
 
 
 def slow_words(batch: int, late: Sequence[Block]) -> str:
-    """What goes ahead without what, once the commit timeout is over. Neighbouring ranges of a partition are named as one."""
+    """Which ranges a batch leaves to the next one, once the commit timeout is over. Neighbouring ranges of a partition are named as one."""
     ranges: list[Range] = []
     for each in sorted(each for block in late for each in block.ranges):
         if ranges and (ranges[-1].partition, ranges[-1].end) == (each.partition, each.first):

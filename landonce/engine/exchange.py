@@ -70,19 +70,17 @@ def whole(recipe: ExchangingRecipe[T], tasks: Sequence[T], found: Iterable[objec
     """On the driver: what all of it means for each block."""
     answers = list(found)
     results = sorted((each for each in answers if isinstance(each, BlockResult)), key=lambda each: each.index)
-    if any(each.fate is not Fate.LANDED for each in results):
-        return tuple(_again(each) for each in results)
+    if any(
+        each.fate is not Fate.LANDED for each in results
+    ):  # without all blocks, nobody knows what the records of one are
+        why = "another block of the batch could not be read"
+        return tuple(
+            BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.LANDED else each for each in results
+        )
     for each in answers:
         if isinstance(each, JoinFailed):
             return tuple(failed(task, each.error) for task in tasks)
     return recipe.whole(results, [each for each in answers if not isinstance(each, BlockResult)])
-
-
-def _again(result: BlockResult) -> BlockResult:
-    """A block that was read is read again with the others: without them, nobody knows what its records are."""
-    if result.fate is not Fate.LANDED:
-        return result
-    return BlockResult(result.index, Fate.DOUBTFUL, why="another block of the batch could not be read")
 
 
 def _read(recipe: ExchangingRecipe[T], task: T) -> list[Pair]:

@@ -18,7 +18,7 @@ from typing import Any
 from landonce.clock import milliseconds
 from landonce.config.model import seconds
 from landonce.engine.dead_letters import Place, as_bytes, committed, place_of
-from landonce.errors import ConfigError, LettersUnreadable
+from landonce.errors import ConfigError
 from landonce.protocol.reasons import cause_of
 
 Letter = Mapping[str, Any]
@@ -76,12 +76,15 @@ def field_of(letter: Letter) -> str:
     return str(letter.get("field") or "")
 
 
-def parse_place(text: str) -> Place:
-    """`TOPIC:PARTITION:OFFSET`."""
+def parse_place(text: str, option: str = "") -> Place:
+    """`TOPIC:PARTITION:OFFSET`. `option`: what an error begins with."""
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
     if not (topic and number.isdecimal() and offset.isdecimal()):
-        raise ConfigError(f"{text!r} is not a place; write TOPIC:PARTITION:OFFSET, for example clicks:0:4711.")
+        raise ConfigError(
+            f"{option}{text!r} is not a place; write TOPIC:PARTITION:OFFSET, for example clicks:0:4711.",
+            safe="Nothing was changed.",
+        )
     return topic, int(number), int(offset)
 
 
@@ -103,20 +106,7 @@ def parse_since(text: str, now: float | None = None) -> int:
 def chosen(folders: Iterable[Path], pipeline: str, filters: Filters) -> Iterator[Letter]:
     """The letters that the filters take, oldest batch first."""
     for folder in folders:
-        letters = committed(folder, pipeline)
-        while True:
-            try:
-                letter = next(letters, None)
-            except OSError as error:
-                raise LettersUnreadable(
-                    f"{error.filename}: dead letters cannot be read: {error.strerror}.",
-                    safe="Nothing was changed.",
-                    command="make the folder readable, then the same command again",
-                ) from None
-            if letter is None:
-                break
-            if filters.takes(letter):
-                yield letter
+        yield from filter(filters.takes, committed(folder, pipeline))
 
 
 @dataclass

@@ -138,8 +138,8 @@ class LetterTopic:
             )
 
     def send(self, folder: Path, plan: str, letters: Iterable[Entry], owner: Callable[[], None]) -> None:
-        """Puts letters of a plan into the topic, unless they are there. `owner` raises if the pipeline is another driver's by now. Raises
-        `SourceUnavailable` where nobody knows what became of it: call it again."""
+        """Sends letters of a plan to the topic, except those that are there. `owner` raises if another driver has the pipeline. Raises
+        `SourceUnavailable` if the outcome is unknown: call it again."""
         rest = iter(letters)
         first = next(rest, None)
         if first is None:
@@ -198,6 +198,8 @@ class LetterTopic:
             (str(each["name"]), as_bytes(each, "value")) for each in letter.get("headers") or ()
         ]
         headers += self._headers(plan, letter)
+        known = letter.get("timestamp")  # the client takes 0 for now: a record of that moment gets the next millisecond
+        moment = 0 if known is None or known < 0 else max(int(known), 1)
         while True:
             try:
                 producer.produce(
@@ -205,7 +207,7 @@ class LetterTopic:
                     key=as_bytes(letter, "key"),
                     value=as_bytes(letter, "value"),
                     headers=headers,
-                    timestamp=_timestamp(letter.get("timestamp")),
+                    timestamp=moment,
                     on_delivery=delivered,
                 )
                 break
@@ -331,11 +333,6 @@ class LetterTopic:
         )
 
 
-def _timestamp(moment: int | None) -> int:
-    """As the client takes it: 0 is now. That is for records without a timestamp; one of 0 is sent as the next millisecond."""
-    return 0 if moment is None or moment < 0 else max(int(moment), 1)
-
-
 def _chunks(letters: Iterable[Entry]) -> Iterator[list[Entry]]:
     """What is sent in one transaction each. A letter that several files hold is sent once."""
     sent: set[Place] = set()
@@ -355,8 +352,8 @@ def _chunks(letters: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def _make(note: Path, content: Callable[[], Mapping[str, Any]]) -> bool:
-    """Makes the note if there is none, and says so. It is whole and on the disk before anything is sent, and nobody replaces it: with later
-    ends, a look would miss what was sent before."""
+    """Makes the note unless it exists, and returns whether it made it. The note is complete and on the disk before anything is sent. It is
+    never replaced: with later ends, a look would miss what was sent before."""
     if note.exists():
         return False
     temporary = note.with_name(f"{note.name}.{uuid.uuid4().hex}")

@@ -1,4 +1,4 @@
-"""What a run tells those who watch it: the same facts for a terminal, a log and a test."""
+"""What a run reports to its observer: the same facts for a terminal, a log and a test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchReport:
 
 
 class Observer(Protocol):
-    """Hears of everything; decides nothing."""
+    """Is told what happens. It decides nothing."""
 
     def step(self, effect: Effect) -> None:
         """A step begins."""
@@ -50,7 +50,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class InferenceObserver(Protocol):
-    """What an `Observer` may have, too: it hears which columns were inferred from the first records."""
+    """An `Observer` that is also told which columns were inferred from the first records."""
 
     def inferred(self, words: str) -> None:
         """A table is to be created with these columns."""
@@ -69,10 +69,10 @@ class AcceptReport:
 
 @runtime_checkable
 class DedupObserver(Protocol):
-    """What an `Observer` may have, too: with `dedup`, it hears of accepting and of pushing apart from each other.
+    """An `Observer` that is told of accepting and of pushing separately, with `dedup`.
 
-    Then `step`, `lag` and `trouble` are those of the driver that accepts, and `batch` is what landed. Its `lag` is what is accepted and did
-    not land yet. Both drivers call, each from its own thread.
+    Then `step`, `lag` and `trouble` come from the driver that accepts. `batch` says what landed, and its `lag` is what was accepted and has
+    not landed yet. Both drivers call, each from its own thread.
     """
 
     def accepted(self, report: AcceptReport) -> None:
@@ -83,7 +83,7 @@ class DedupObserver(Protocol):
 
 
 class Silent:
-    """Watches without a word."""
+    """An observer that ignores everything."""
 
     def step(self, effect: Effect) -> None: ...
 
@@ -100,12 +100,12 @@ _MOST = 100
 
 @dataclass
 class Unplaced:
-    """Fields that no column takes. Each is named once in a run."""
+    """Fields that no column takes. A run names each of them once."""
 
     known: set[str] = field(default_factory=set)
 
     def news(self, found: Iterable[str]) -> str:
-        """What to say of those that are new; empty if there are none."""
+        """A message about the fields that are new; empty if there are none."""
         left = _MOST - len(self.known)
         new = sorted(set(found) - self.known)
         if not new or left <= 0:

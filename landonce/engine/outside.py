@@ -147,7 +147,13 @@ def refuse_mistakes(sink: NamedSink, ledger: LedgerChoice, on_rewind: str, block
     """Raises, in one sentence, where no row can be delivered so."""
     if not 0 < block_rows <= _MOST_ROWS:
         raise ConfigError(f"block_rows: between 1 and {_MOST_ROWS}, not {block_rows}.")
-    _check_sink(sink)
+    if not isinstance(sink, SinkSection | Sink):
+        raise ConfigError(
+            f"sink: {type(sink).__name__} is not a sink for queries or pushes.",
+            command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
+        )
+    if reason := named_sink(sink, "query").no_query:
+        raise ConfigError(f"sink: {reason}", command="write a pipeline file for it, or name another sink")
     if on_rewind not in ("drop", "error"):
         raise ConfigError(f"on_rewind: drop or error, not {on_rewind!r}.")
     _check_ledger(sink, ledger)
@@ -161,16 +167,6 @@ def sound_name(name: str) -> str:
         raise ConfigError(f"name: {error}.") from None
 
 
-def _check_sink(sink: object) -> None:
-    if not isinstance(sink, SinkSection | Sink):
-        raise ConfigError(
-            f"sink: {type(sink).__name__} is not a sink for queries or pushes.",
-            command="landonce.clickhouse(url, table), landonce.iceberg(table), landonce.sql(url, table), landonce.wrap(push, idempotent=…)",
-        )
-    if reason := named_sink(sink, "query").no_query:
-        raise ConfigError(f"sink: {reason}", command="write a pipeline file for it, or name another sink")
-
-
 def _check_ledger(sink: NamedSink, ledger: LedgerChoice) -> None:
     """Some sinks keep the position themselves; every other one needs a ledger."""
     if named_sink(sink, "query").keeps_position:
@@ -178,15 +174,9 @@ def _check_ledger(sink: NamedSink, ledger: LedgerChoice) -> None:
             kept = sink.keeps_position if isinstance(sink, SinkSection) else ""
             raise ConfigError(f"ledger: {kept or 'the position is kept in the target, with its rows'}.")
         return
-    if ledger is None:
-        raise ConfigError(
-            "ledger: say where the position is kept.", command='ledger="sqlite:///path/to/file", or a PostgreSQL URL'
-        )
     if not isinstance(ledger, str | Path | Mapping):
-        raise ConfigError(
-            f"ledger: {type(ledger).__name__} names no place.",
-            command='ledger="sqlite:///path/to/file", or a PostgreSQL URL',
-        )
+        what = "say where the position is kept" if ledger is None else f"{type(ledger).__name__} names no place"
+        raise ConfigError(f"ledger: {what}.", command='ledger="sqlite:///path/to/file", or a PostgreSQL URL')
     if isinstance(ledger, Mapping):
         if len(ledger) != 1 or not set(ledger) <= {*_DATABASES, *_OTHERS}:
             raise ConfigError(f"ledger: name one of {', '.join(sorted({*_DATABASES, *_OTHERS}))}.")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from landonce.engine.publish import Letters
 from landonce.errors import LandonceError
@@ -21,7 +21,7 @@ from landonce.ledger.claims import ClaimLedger, ClaimPlace
 from landonce.protocol import batch
 from landonce.protocol.batch import Machine
 from landonce.protocol.block_rows import BlockRow, BlockState, Claim, PushRow, PushRows, over
-from landonce.protocol.blocks import Kind, Plan, token
+from landonce.protocol.blocks import Block, Kind, Plan, token
 from landonce.protocol.claimed import Claimed, key_of
 from landonce.protocol.deduplicating import Deduplicating
 from landonce.protocol.ledger import LedgerState, Totals, require_owner
@@ -59,6 +59,18 @@ _LOOK_AGAIN = 0.25
 """Seconds between two looks at attempts that are not over."""
 
 
+class TaskBasics(TypedDict):
+    """The fields of `Task`, which every kind of sink has."""
+
+    index: int
+    batch: int
+    plan: str
+    block: Block
+    labels: tuple[tuple[str, str], ...]
+    topic_ids: tuple[tuple[str, str], ...]
+    inherited: bool
+
+
 class Workers(Protocol):
     """Has blocks written: their records are read from Kafka, or are rows of a user's own query."""
 
@@ -67,7 +79,7 @@ class Workers(Protocol):
         """The ranges that Spark brings with a micro-batch of a query. None: brokers are asked which there are."""
 
     def write(self, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
-        """One result per task, whatever happens."""
+        """Returns one result per task; it does not raise for a block that fails."""
 
 
 class Performer(ABC):
@@ -130,23 +142,35 @@ class Performer(ABC):
         return 0
 
     def look_due(self) -> bool:
-        """Whether it is time to look at the target again, though there is nothing to write."""
+        """Whether it is time to look at the target again without anything to write."""
         return False
 
     def news(self) -> tuple[str, ...]:
-        """What people should hear of, since it was last asked."""
+        """Messages for people since the last call."""
         return ()
 
     def require_owner(self, held: LedgerState) -> None:
         """Raises for a driver that is not the owner any more, before it changes what a newer one, or a person, may have settled."""
         require_owner(held, self.letters.load())
 
+    def task(self, effect: Write, index: int, held: LedgerState) -> TaskBasics:
+        """The task for a block that is to be written, but for what the sink's kind adds."""
+        return {
+            "index": index,
+            "batch": effect.plan.batch,
+            "plan": self.letters.stem(effect.plan, held),
+            "block": effect.plan.blocks[index],
+            "labels": held.labels,
+            "topic_ids": held.topic_ids,
+            "inherited": held.inherited,
+        }
+
     def landing(self, plan: Plan, held: LedgerState, receipts: Sequence[Receipt], records: RecordSource) -> None:
         """As `Letters.landing`."""
         self.letters.landing(plan, held, receipts, records, partial(self.require_owner, held))
 
     def acquired(self, state: LedgerState) -> str:
-        """Called once the pipeline is taken; gives what people should hear of it."""
+        """Called once the pipeline is taken. Returns a message for people, or an empty one."""
         self.letters.acquired(state)
         return ""
 
@@ -212,29 +236,19 @@ class InsertPerformer(Performer):
         return FoundBlock(index, whole, Totals(landed=rows) if whole else Totals())
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
-        recipe = self.letters.for_workers(self.recipe, effect.plan, held)
-        return self.workers.write(recipe, tasks_of(effect, held, self.letters.stem(effect.plan, held)))
-
-
-def tasks_of(effect: Write, held: LedgerState, plan: str = "") -> list[InsertTask]:
-    """One for each block that is to be written. `plan`: what its dead letters are called."""
-    return [
-        InsertTask(
-            index=index,
-            batch=effect.plan.batch,
-            plan=plan,
-            block=effect.plan.blocks[index],
-            token=token(held.identity, effect.plan.blocks[index]),
-            deadline=effect.plan.deadline,
-            mode=effect.mode,
-            kind=effect.plan.kind,
-            final=effect.final,
-            labels=held.labels,
-            topic_ids=held.topic_ids,
-            inherited=held.inherited,
-        )
-        for index in effect.indexes
-    ]
+        plan = effect.plan
+        tasks = [
+            InsertTask(
+                **self.task(effect, index, held),
+                token=token(held.identity, plan.blocks[index]),
+                deadline=plan.deadline,
+                mode=effect.mode,
+                kind=plan.kind,
+                final=effect.final,
+            )
+            for index in effect.indexes
+        ]
+        return self.workers.write(self.letters.for_workers(self.recipe, plan, held), tasks)
 
 
 # Blocks that have a row of their own in the ledger: it says which of them landed before a crash, and holds their receipts.
@@ -304,7 +318,9 @@ class TransactPerformer(Performer):
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
             recipe = self.letters.for_workers(self.opened.recipe, effect.plan, held)
-            return self.workers.write(recipe, [self._task(effect, index, held) for index in indexes])
+            basics = (self.task(effect, index, held) for index in indexes)
+            tasks = [TransactionTask(**each, claim=Claim.of(held), final=effect.final) for each in basics]
+            return self.workers.write(recipe, tasks)
 
         results = write_rest(effect.plan, effect.indexes, self.opened.blocks(effect.plan.batch), write)
         if not any(isinstance(want, ExamineAgain) for each in results for want in each.wants):
@@ -313,19 +329,6 @@ class TransactPerformer(Performer):
         why = "the table was altered, and has to be examined again"
         return tuple(
             BlockResult(each.index, Fate.DOUBTFUL, why=why) if each.fate is Fate.WAITING else each for each in results
-        )
-
-    def _task(self, effect: Write, index: int, held: LedgerState) -> TransactionTask:
-        return TransactionTask(
-            index=index,
-            batch=effect.plan.batch,
-            plan=self.letters.stem(effect.plan, held),
-            block=effect.plan.blocks[index],
-            claim=Claim.of(held),
-            final=effect.final,
-            labels=held.labels,
-            topic_ids=held.topic_ids,
-            inherited=held.inherited,
         )
 
 
@@ -360,7 +363,8 @@ class PushPerformer(Performer):
 
     def write(self, effect: Write, held: LedgerState) -> tuple[BlockResult, ...]:
         def write(indexes: list[int]) -> tuple[BlockResult, ...]:
-            tasks = [self._task(effect, index, held) for index in indexes]
+            basics = (self.task(effect, index, held) for index in indexes)
+            tasks = [PushTask(**each, key=key_of(held, each["block"]), claim=Claim.of(held)) for each in basics]
             recipe = self.letters.for_workers(self.recipe, effect.plan, held)
             with watched(self.recipe.ledger, tasks, self.tell, self.settings.wait / 1000):
                 return self.workers.write(recipe, tasks)
@@ -368,23 +372,9 @@ class PushPerformer(Performer):
         rows = self.ledger.status(effect.plan.batch).rows
         return write_rest(effect.plan, effect.indexes, rows, write)
 
-    def _task(self, effect: Write, index: int, held: LedgerState) -> PushTask:
-        block = effect.plan.blocks[index]
-        return PushTask(
-            index=index,
-            batch=effect.plan.batch,
-            plan=self.letters.stem(effect.plan, held),
-            block=block,
-            key=key_of(held, block),
-            claim=Claim.of(held),
-            labels=held.labels,
-            topic_ids=held.topic_ids,
-            inherited=held.inherited,
-        )
-
 
 def wait_for_attempts(ledger: ClaimLedger, held: LedgerState, wait: int) -> None:
-    """Until every attempt that is claimed is over, or was settled by its own worker."""
+    """Waits until every claimed attempt is over, or its own worker has settled it."""
     number = held.pending.batch if held.pending is not None else 0
     while True:
         seen = ledger.status(number)
@@ -407,16 +397,15 @@ def overdue(seen: PushRows, names: Mapping[int, str]) -> tuple[str, ...]:
 
 @contextmanager
 def watched(place: ClaimPlace, tasks: Sequence[PushTask], tell: Callable[[str], None], every: float) -> Iterator[None]:
-    """Looks at the blocks' rows every so many seconds while workers push, over a connection of its own."""
+    """Looks at the blocks' rows every so many seconds while workers push, over connections of its own."""
     done, batch = threading.Event(), tasks[0].batch
     names = {task.block.number: f"{task.key} ({task.block})" for task in tasks}
 
     def watch() -> None:
-        with closing(place.open()) as ledger:
-            while not done.wait(every):
-                with suppress(LandonceError):
-                    for said in overdue(ledger.status(batch), names):
-                        tell(said)
+        while not done.wait(every):
+            with suppress(LandonceError), closing(place.open()) as ledger:  # unreachable now, and perhaps not later
+                for said in overdue(ledger.status(batch), names):
+                    tell(said)
 
     watching = threading.Thread(target=watch, name="landonce overdue pushes", daemon=True)
     watching.start()

@@ -19,7 +19,6 @@ from typing import TypedDict
 
 from pyspark.sql import SparkSession
 
-from landonce.config.model import DeadLetters
 from landonce.engine import transform
 from landonce.engine.committing import CommitPerformer, CommitTimeout
 from landonce.engine.driver import Driver, Topics
@@ -40,7 +39,7 @@ from landonce.protocol.ledger import Totals
 from landonce.protocol.packing import Pace
 from landonce.protocol.ranges import Partition
 from landonce.protocol.snapshot import Snapshot
-from landonce.protocol.source import SourceView, Start, StartAt, available, everything
+from landonce.protocol.source import Start, StartAt, available, everything
 from landonce.protocol.tolerance import Tolerance
 from landonce.protocol.transactional import Transactional
 from landonce.read.schema.fields import Schema
@@ -69,13 +68,7 @@ def run_pipeline(
     ready: Callable[[Driver], None] | None = None,
     stopping: threading.Event | None = None,
 ) -> Totals:
-    """Runs a pipeline until it is stopped, or (`once`) until what is there has landed; gives what became of the records.
-
-    `ready` gets the driver before it starts; `driver.stopping.set()` from a signal handler or another thread finishes the
-    batch in hand. `stopping`, once it is set, ends a start that waits for something that is unreachable. `sink` is one made by
-    `landonce.wrap`, for a pipeline that says `sink: {wrapped: {}}`. Every way out but a return is an error of `landonce.errors`,
-    and after each of them starting again is safe.
-    """
+    """`landonce.run_pipeline`, for a pipeline without `dedup`: `landonce.dedup.run` says what the arguments mean."""
     if config.dedup is not None:
         raise ConfigError("dedup: call `landonce.run_pipeline`, which accepts events before it lands them.")
     parts, watching = open_parts(config, sink), observer or Silent()
@@ -148,7 +141,7 @@ def _nothing_to_do(parts: Parts) -> bool:
         state = parts.ledger.load()
         if state is not None and state.pending is not None:
             return False
-        source = parts.broker.survey(parts.config.source.kafka.topics)
+        source = parts.source()
     except LandonceError:
         return False
     if state is None or state.fresh:
@@ -183,20 +176,17 @@ def sampled_columns(
     parts: Parts, usable: Callable[[Schema], object], tidy: Callable[[Schema], Schema], observer: Observer
 ) -> Schema:
     """The columns of some records of the topics. They must be `usable`."""
-    inferred = sampled_schema(parts, _surveyed(parts), usable, tidy)
+    view = None
+    for pause in _PAUSES:  # a topic that was made a moment ago has no leader yet
+        try:
+            view = parts.source()
+            break
+        except SourceUnavailable:
+            time.sleep(pause)
+    inferred = sampled_schema(parts, view or parts.source(), usable, tidy)
     if inferred.words and isinstance(observer, InferenceObserver):
         observer.inferred(inferred.words)
     return inferred.schema
-
-
-def _surveyed(parts: Parts) -> SourceView:
-    """A topic that was made a moment ago has no leader yet."""
-    for pause in _PAUSES:
-        try:
-            return parts.broker.survey(parts.config.source.kafka.topics)
-        except SourceUnavailable:
-            time.sleep(pause)
-    return parts.broker.survey(parts.config.source.kafka.topics)
 
 
 @contextmanager
@@ -247,14 +237,13 @@ def driver_for(
     """A driver for a sink that is ready. `topics`: who says which ranges there are, if not the brokers. `replay`: dead letters that are
     to land, and nothing else."""
     workers = SparkWorkers(session, lambda _: opened.examine())
-    config = parts.config
-    folder = config.dead_letters.path
-    letters = Letters(folder, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config))
+    config, dead = parts.config, parts.config.dead_letters
+    letters = Letters(dead.path, config.pipeline, parts.ledger.journal, parts.ledger.load, LetterTopic.of(config))
     choices = Choices(
         start=parts.start,
         once=once,
-        letters=str(folder),
-        tolerance=tolerance_of(config.dead_letters),
+        letters=str(dead.path),
+        tolerance=Tolerance(dead.limit, dead.floor, dead.on_bad == "halt"),
         replay=replay is not None,
     )
     seconds = config.batch.commit_timeout
@@ -266,15 +255,15 @@ def driver_for(
 
 
 def replay_letters(config: Pipeline, replay: Replay, *, observer: Observer | None = None) -> Driver:
-    """Lands dead letters in place, as a run of their own that needs nothing of Kafka. A driver that runs is fenced. Gives the driver that
-    did it, which knows what became of them."""
+    """Lands dead letters in place, in a run of its own that does not read Kafka and fences a driver that runs. Returns its own driver, which
+    knows what became of the letters."""
     parts = open_parts(for_letters(config))
     refuse_replay(parts, again=isinstance(replay, ReplayAgain))
     return land_letters(parts, replay, observer or Silent())
 
 
 def for_letters(config: Pipeline) -> Pipeline:
-    """What stays a letter is no new one."""
+    """The file without a limit for dead letters: a letter that cannot land is not a new one."""
     return config.model_copy(
         update={"dead_letters": config.dead_letters.model_copy(update={"on_bad": "divert", "limit": 1.0})}
     )
@@ -339,13 +328,8 @@ BY_HAND = (
 )
 
 
-def tolerance_of(section: DeadLetters) -> Tolerance:
-    """How many dead letters the pipeline file allows."""
-    return Tolerance(section.limit, section.floor, section.on_bad == "halt")
-
-
 class Choices(TypedDict, total=False):
-    """What a pipeline file or a query decides, whatever the sink: fields of `Policy`."""
+    """What a pipeline file or a query decides for every kind of sink: fields of `Policy`."""
 
     start: Start | StartAt
     once: bool
@@ -364,8 +348,8 @@ def performer_of(
     choices: Choices,
     timeout: CommitTimeout | None = None,
 ) -> Performer:
-    """The performer of the sink's kind. A query names the target wholly in its plans: where it is another one by now, Spark's ranges would
-    be compared with that. `timeout`: for pipelines with tables that commit atomically."""
+    """The performer of the sink's kind. The plans of a query name the whole target, so that a query with another target is refused:
+    Spark's ranges would be compared with the wrong rows. `timeout`: for pipelines with tables that commit atomically."""
     run, recipe = opened.run, opened.recipe
     fingerprint = plan_fingerprint(sink, recipe)
     target = sink.identity if run.query is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,8 +51,8 @@ class Letters:
     """The plan in hand may have left out letters that count already, so that its files may be empty."""
 
     def begin(self) -> None:
-        """Before a driver takes the pipeline: all files that are there are of earlier ones, or of its own earlier life. What
-        comes later may be a newer driver's, and is not this one's to take away."""
+        """Call it before a driver takes the pipeline. All files that exist now are of earlier drivers, or of earlier runs of this one. Later
+        files may be a newer driver's, and this one must not remove them."""
         self._spans = self._handled = self._left_over = None
         self._earlier = dead_letters.found(self.folder, self.pipeline) | replay.found(self.folder, self.pipeline)
 
@@ -68,10 +68,11 @@ class Letters:
         records: RecordSource,
         require_mine: Callable[[], None],
     ) -> None:
-        """Every block of the plan is written, and it is about to be recorded. Where it delivers offsets again, the letters of other plans
-        in its ranges are listed. A record that it did not reject again has landed by now, or was filtered: its letter goes once the plan
-        is recorded. A letter whose record Kafka has no more was not read again, and stays: it may be the only copy. Where only tables that
-        were rolled back get records again, letters stay as well. Comes before `publish`, which leaves out what it finds in other files."""
+        """Call it once every block of the plan is written, and before `publish`, which leaves out letters that it finds in other files.
+
+        If the plan delivers offsets again, this lists the letters of other plans in its ranges. A record that was not rejected again has
+        landed by now, or was filtered: its letter is removed once the plan is recorded. A letter stays if Kafka no longer has its record,
+        because it may be the only copy, and if only tables that were rolled back get the record again."""
         folder, stem = self.folder_of(plan, held), self.stem(plan, held)
         wanted = self._delivered(plan, held, folder, stem)
         self._landing = None
@@ -85,16 +86,27 @@ class Letters:
         """The letters of other plans from the first offset of this one to its last, by partition and in order."""
         if plan.kind in (Kind.LETTERS, Kind.REPLAY) or not self._lettered_before(plan, held, folder):
             return {}
-        earlier = self._earlier if folder == self.folder else self._elsewhere
-        files = self._overlapping(plan, held, folder, but=stem, among=earlier)
-        return _by_label(replay.letters_of(folder, files), _hulls(plan, held))
+        earlier, hulls = self._earlier if folder == self.folder else self._elsewhere, _hulls(plan, held)
+
+        def overlaps(span: Range) -> bool:
+            hull = hulls.get(span.partition)
+            return hull is not None and span.first < hull.end and hull.first < span.end
+
+        spans = self._spans_of(folder).items()
+        others = (each for each in spans if each[0] in earlier and dead_letters.plan_of(each[0]) != stem)
+        found: dict[Partition, list[Entry]] = {}
+        for entry in replay.letters_of(folder, [name for name, each in others if any(map(overlaps, each))]):
+            label = Partition(entry["topic"], entry["partition"])
+            if label in hulls and hulls[label].holds(entry["offset"]):
+                found.setdefault(label, []).append(entry)
+        return {label: sorted(entries, key=place_of) for label, entries in found.items()}
 
     def publish(self, plan: Plan, held: LedgerState, names: Iterable[str]) -> None:
-        """Makes them count, and puts away what other attempts at the plan left. Blocks that an operator took out of it, for their
-        records are gone, have no receipt: their letters count too. Those of blocks that were cut off do not: these follow in a later plan.
-        Letters that cannot land even now count already. Check ownership first: a newer driver may have recorded the plan, and a person
-        may have landed its letters since. Where only tables that were rolled back get records again, letters stay what people made of
-        them."""
+        """Publishes these files, and removes what other attempts at the plan left. Blocks that an operator took out of the plan, because
+        their records are gone, have no receipt: their letters count too. Letters of blocks that were cut off do not, because these follow
+        in a later plan. In a replay, letters that still cannot land count already. Check ownership first: a newer driver may have recorded
+        the plan, and a person may have landed its letters since. If only tables that were rolled back get records again, what people did
+        to letters stays."""
         named = {name for name in names if name}
         stem, folder = self.stem(plan, held), self.folder_of(plan, held)
         if plan.kind is Kind.LETTERS:
@@ -127,10 +139,11 @@ class Letters:
     def delivered_again(
         self, plan: Plan, held: LedgerState, require_mine: Callable[[], None], *, rows_stay: bool
     ) -> None:
-        """The records of a plan were read, and it is about to be recorded: what people did to letters of earlier deliveries is over.
-        `rows_stay`: as in `replay.forget`. Looked up once: whoever changes it fences this driver. It may be looked up after that, so
-        `require_mine` is asked before anything is forgotten. Records that only tables get which were rolled back count as before: the rows
-        of their letters may be in others."""
+        """Call it once the records of a plan are read, and before it is recorded: what people did to letters of earlier deliveries is
+        forgotten.
+        `rows_stay`: as in `replay.forget`. The files are read once: a command that changes them fences this driver. That may have happened
+        before they were read, so `require_mine` is asked before anything is forgotten. If only tables that were rolled back get the
+        records, nothing is forgotten: other tables may have rows of their letters."""
         if plan.kind in (Kind.LETTERS, Kind.REPLAY):
             return
         if self._handled is None:
@@ -154,8 +167,8 @@ class Letters:
         return before if before != self.folder and there else self.folder
 
     def for_workers(self, recipe: R, plan: Plan, held: LedgerState) -> R:
-        """The recipe, with the folder of the plan's letters. Letters that land are read from there, and may stay letters, whatever the file
-        says of bad records: a plan of theirs is never given up. So it is with records that a table gets again: they were judged before."""
+        """The recipe with the folder of the plan's letters. A replay reads its letters from there. In a replay, and in records that a
+        table gets again, the first bad record does not halt the run, whatever the file says: such a plan is never given up."""
         folder = self.folder_of(plan, held)
         made = replace(recipe, dead_letters=folder, halts=recipe.halts and plan.kind not in (Kind.LETTERS, Kind.REPLAY))
         if plan.kind is not Kind.LETTERS:
@@ -165,7 +178,7 @@ class Letters:
         return replace(made, records=letters)
 
     def changed(self, plan: Plan, held: LedgerState) -> None:
-        """The ledger says something else of the plan now. Letters that landed are none any more, once it is recorded."""
+        """Call it after a change of the ledger. Once the plan is recorded, letters whose records landed are removed."""
         if not landed_for_good(held, plan.batch, held.lineage):
             return
         if plan.kind is Kind.LETTERS:
@@ -194,9 +207,9 @@ class Letters:
             dead_letters.require(self.folder_of(plan, held), names)
 
     def publish_left(self, names: Iterable[str], where: str, held: LedgerState) -> None:
-        """Files of a batch that an earlier driver committed and did not get to publish, from the folder that it staged them in. What
-        it did publish is left alone, for people may have dealt with it by now; what it staged for a batch that it did not commit
-        is removed."""
+        """Publishes the files of a batch that an earlier driver committed and did not publish, from the folder that it staged them in.
+        What it did publish stays as it is, because people may have changed it since. What it staged for a batch that it did not commit is
+        removed."""
         listed = tuple(names)
         for folder in {self.folder, Path(where or self.folder)}:
             staged = [name for name in listed if dead_letters.is_staged(folder, name)]
@@ -206,8 +219,8 @@ class Letters:
         dead_letters.clear_staged(self.folder, self._earlier)
 
     def acquired(self, state: LedgerState) -> None:
-        """A driver begins. What is staged of a last plan that is over is a zombie's, unless an operator gave it up: then it does
-        not count, and goes only if it says nothing new."""
+        """Call it when a driver has taken the pipeline. If the last plan is over, what is staged of it comes from a zombie, and is removed
+        if all of its letters count already. If an operator gave the plan up, its staged letters are published."""
         self.settle_left(state, owner=True)
         stem = dead_letters.stem(self.pipeline, state.batch, state.lineage)
         if state.pending is not None:
@@ -224,7 +237,7 @@ class Letters:
         return f"Dead letters that are staged of it ({stem}) count from then on."
 
     def publish_given_up(self, held: LedgerState, now: LedgerState) -> None:
-        """What is staged of the last plan, whose records are gone. `now`: the ledger after the decision."""
+        """Publishes what is staged of the last plan, whose records are gone. `now`: the ledger after the decision."""
         folder = self.folder_of(held.pending, held) if held.pending is not None else self.folder
         stem = dead_letters.stem(self.pipeline, held.batch, held.lineage)
         replay.forget_landing(folder, stem)
@@ -254,23 +267,6 @@ class Letters:
             for each in spans
             if each.partition in hulls
         )
-
-    def _overlapping(
-        self, plan: Plan, held: LedgerState, folder: Path, *, but: str, among: Collection[str]
-    ) -> list[str]:
-        """Those of these files that may have letters in the ranges of the plan, without its own."""
-        hulls = _hulls(plan, held)
-        return [
-            name
-            for name, spans in self._spans_of(folder).items()
-            if name in among
-            and dead_letters.plan_of(name) != but
-            and any(
-                each.first < hulls[each.partition].end and hulls[each.partition].first < each.end
-                for each in spans
-                if each.partition in hulls
-            )
-        ]
 
     def _spans_of(self, folder: Path) -> dict[str, tuple[Range, ...]]:
         if folder != self.folder:
@@ -338,16 +334,6 @@ def _hulls(plan: Plan, held: LedgerState) -> dict[Partition, Range]:
         known = found.get(each.partition, each)
         found[each.partition] = replace(each, first=min(each.first, known.first), end=max(each.end, known.end))
     return found
-
-
-def _by_label(letters: Iterable[Entry], hulls: Mapping[Partition, Range]) -> dict[Partition, list[Entry]]:
-    """The letters within these ranges, in order."""
-    found: dict[Partition, list[Entry]] = {}
-    for entry in letters:
-        label = Partition(entry["topic"], entry["partition"])
-        if label in hulls and hulls[label].holds(entry["offset"]):
-            found.setdefault(label, []).append(entry)
-    return {label: sorted(entries, key=place_of) for label, entries in found.items()}
 
 
 def _read_again(

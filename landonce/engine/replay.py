@@ -116,7 +116,7 @@ class LetterRecords(RecordSource):
             yield Records(partition, offsets, pa.array([each.value() for each in records], pa.binary()), records)
 
     def require_same(self, topics: Mapping[str, str]) -> None:
-        """They belong to the topics of the ledger that counted them, whatever Kafka has now."""
+        """Letters belong to the topics of the ledger that counted them, also if Kafka has other topics now."""
         del topics
 
     def frozen(self, block: BlockId) -> ReadBlock | None:
@@ -257,7 +257,7 @@ class Replay:
             **_but_value(entry),
             **value_fields(self.fixed[place_of(entry)]),
             _CHANGED: True,
-            _ORIGINAL: _value(entry),
+            _ORIGINAL: {name: entry[name] for name in _VALUE if name in entry},
         }
 
 
@@ -371,9 +371,9 @@ def keep_still_dead(folder: Path, stem: str, names: Iterable[str]) -> None:
 
 
 def settle(folder: Path, stem: str) -> None:
-    """After RECORD: what landed is taken out of its file, and what did not has its new reason there. Several commands may settle the same
-    at once: both files are read before anything is taken away, and the first that goes says that all is done. One that was stopped
-    meanwhile changes nothing more then: people may have dealt with the letters since."""
+    """After RECORD: removes letters that landed from their files, and gives the others their new reason. Several commands may settle the
+    same plan at once: both files are read before anything is removed, and once the first of them is gone, all is done. A command that was
+    stopped meanwhile then changes nothing more, because people may have changed the letters since."""
     replay, still = replay_file(folder, stem), folder / (stem + _STILL)
     try:
         dead = {place_of(entry): entry for entry in letters_in(still)}
@@ -410,8 +410,8 @@ def _replace(
     landed_before: set[Place],
     unsettled: Callable[[], bool],
 ) -> None:
-    """In their files: letters that stay one with its new reason, the others not at all. One that had landed in an earlier replay
-    (`landed_before`) is a letter again. `unsettled`: nobody else has done it."""
+    """Replaces letters in their files, or removes them (None). A letter that had landed in an earlier replay (`landed_before`) and cannot
+    land now is written again. `unsettled`: whether no other command has done it."""
     pipeline, found = dead_letters.pipeline_of(stem), set[Place]()
     for path in dead_letters.files(folder, pipeline):
         found |= _rewrite(path, replaced, unsettled)
@@ -425,7 +425,7 @@ def _replace(
 
 
 def _still_dead(tried: Entry, now: Entry | None) -> Entry | None:
-    """What stays of a letter: the record itself, even if a person's value for it could not land either. None: it landed."""
+    """The letter that stays: of the record itself, also if a person's value for it could not land. None if it landed."""
     if now is None or not tried[_CHANGED]:
         return now
     judged = {"fingerprint": tried.get("fingerprint", "")}  # by what judged the record's own value
@@ -440,10 +440,6 @@ def _still_dead(tried: Entry, now: Entry | None) -> Entry | None:
 def _before(entry: Entry) -> Entry:
     """The letter as the record was."""
     return {**_but_value(entry), **entry[_ORIGINAL]} if entry.get(_CHANGED) else entry
-
-
-def _value(entry: Entry) -> Entry:
-    return {name: entry[name] for name in _VALUE if name in entry}
 
 
 def _but_value(entry: Entry) -> Entry:
@@ -481,7 +477,7 @@ def remove(folder: Path, pipeline: str, ranges: Sequence[Range]) -> None:
 
 
 def forget(folder: Path, pipeline: str, ranges: Sequence[Range], *, rows_stay: bool) -> None:
-    """Records of these ranges, by what `_topic` would hold, are delivered again, so what people did to their letters is over.
+    """Forgets what people did to letters of these ranges, by what `_topic` would hold: their records are delivered again.
     `rows_stay`: rows that are in the target are recognised, and stay as a replay landed them."""
     for suffix in (_DROPPED,) if rows_stay else (_DROPPED, _REPLAYED):
         for path in _with(folder, pipeline, suffix):
@@ -551,15 +547,13 @@ def handled_places(folder: Path, pipeline: str) -> frozenset[Place]:
 def handled_since(folder: Path, pipeline: str, state: LedgerState) -> frozenset[Place]:
     """As `handled_places`, of those that were replayed or dropped after the ledger said `state`. Files of replays are numbered as batches,
     those of drops as epochs."""
+
+    def after(path: Path, last: int) -> bool:
+        return int(path.name.removeprefix(f"{pipeline}.").split("-")[1]) > last
+
     numbered = ((_REPLAYED, state.batch), (_DROPPED, state.epoch))
-    paths = (
-        path for suffix, last in numbered for path in _with(folder, pipeline, suffix) if _number(path, pipeline) > last
-    )
+    paths = (path for suffix, last in numbered for path in _with(folder, pipeline, suffix) if after(path, last))
     return frozenset(place_of(entry) for path in paths for entry in letters_in(path))
-
-
-def _number(path: Path, pipeline: str) -> int:
-    return int(path.name.removeprefix(f"{pipeline}.").split("-")[1])
 
 
 def handled_ends(folder: Path, pipeline: str) -> dict[Partition, int]:
@@ -580,16 +574,17 @@ def settle_left(
     journal: Callable[[], Iterable[Note]],
     earlier: Collection[str] = (),
 ) -> None:
-    """What a driver or a command that was killed left behind: what the ledger says is done is settled. What it never heard of goes, if it
-    is among `earlier`, which the caller found before it took the pipeline: other files may be of one that has the pipeline since, and is
-    about to say so."""
+    """Finishes what a killed driver or command left: what the ledger has recorded is settled. Files that the ledger does not know are
+    removed if they are among `earlier`, which the caller found before it took the pipeline: others may be of a newer driver that is about
+    to record them."""
     last = dead_letters.stem(pipeline, state.batch, state.lineage)
     for path in _with(folder, pipeline, _REPLAY):
         stem = path.name.removesuffix(_REPLAY)
         if stem == last and landed_for_good(state, state.batch, state.lineage):
             settle(folder, stem)
         elif stem != last and path.name in earlier:
-            _discard(folder, stem)
+            for suffix in (_STILL, _REPLAY):
+                (folder / (stem + suffix)).unlink(missing_ok=True)
     for path in _with(folder, pipeline, _STILL):
         if path.name in earlier and not replay_file(folder, path.name.removesuffix(_STILL)).exists():
             path.unlink(missing_ok=True)
@@ -618,11 +613,6 @@ def unsettled(folder: Path) -> bool:
     return any(
         next(folder.glob(f"*{suffix}"), None) is not None for suffix in (_REPLAY, _DROPPING, _SKIPPING, _LANDING)
     )
-
-
-def _discard(folder: Path, stem: str) -> None:
-    for suffix in (_STILL, _REPLAY):
-        (folder / (stem + suffix)).unlink(missing_ok=True)
 
 
 def _with(folder: Path, pipeline: str, suffix: str) -> list[Path]:

@@ -40,9 +40,10 @@ class Retention:
     def letters(self, topic: str) -> Iterator[Finding]:
         """Whether a topic of dead letters, which have the timestamps of their records, deletes those of old records at once."""
         settings = self._settings(topic)
-        if settings.get("message.timestamp.type") == "LogAppendTime" or "delete" not in settings["cleanup.policy"]:
+        appended = settings.get("message.timestamp.type") == "LogAppendTime"
+        if appended or "delete" not in settings.get("cleanup.policy", "delete"):
             return
-        keep = int(settings["retention.ms"])
+        keep = int(settings.get("retention.ms", "-1"))
         if keep >= 0:
             yield Finding(
                 Level.WARNING,

@@ -8,7 +8,7 @@ Without a transform all of it runs in one Python worker (`work`). With one, `eng
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -17,16 +17,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from landonce import errors
-from landonce.engine.dead_letters import kept
-from landonce.engine.letters import refuse_bad, stage_letters, stage_refusals
+from landonce.engine.dead_letters import DeadLetter, kept, stage, stage_refused
 from landonce.failpoints import reach
 from landonce.protocol.dedup import PushStep, next_push_step
-from landonce.protocol.ranges import Partition
-from landonce.protocol.reasons import counted
+from landonce.protocol.ranges import Partition, label_of
+from landonce.protocol.reasons import Reason, counted
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
-from landonce.read.block import ReadAccount, ReadBlock, Reader, Rejected
+from landonce.read.block import ReadAccount, ReadBlock, Reader, Rejected, find
 from landonce.read.decoding import Decoding, decode_by
-from landonce.read.kafka.records import BlockId, RecordSource
+from landonce.read.kafka.records import BlockId, KafkaMessage, RecordSource, header_pairs, read_headers
 from landonce.read.rows import chosen
 from landonce.read.schema.fields import Schema
 from landonce.sinks.worker import AnyRecipe, BlockWorker, Recipe, T, Task, failed, halted
@@ -88,8 +87,8 @@ def write_half(recipe: Recipe[T], task: T, rows: pa.Table, account: ReadAccount 
 def write_rows(
     worker: BlockWorker, task: Task, rows: pa.Table, latest: tuple[tuple[Partition, int], ...] = ()
 ) -> BlockResult:
-    """The rows of one block that a user's query made. There are no dead letters: every row must fit. What the query filtered away it
-    never showed: what it gave is what was read. `latest`: the latest timestamp of a record, where the rows say it."""
+    """The rows of one block that a user's query made. There are no dead letters: every row must fit. Records that the query filtered are
+    not known here: the rows that it gave count as read. `latest`: the latest timestamp of a record, where the rows say it."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
     block = _sorted(worker.reader(), task, rows, latest)
@@ -149,7 +148,7 @@ def _written(recipe: AnyRecipe, task: Task, worker: BlockWorker, block: ReadBloc
 
 
 def _dead(worker: BlockWorker, block: ReadBlock) -> list[Rejected]:
-    """The rejected records, but for those whose rows the target holds though."""
+    """The rejected records, except those whose rows are in the target already."""
     there = worker.landed_anyway(block.rejected) if block.rejected else frozenset()
     return [each for each in block.rejected if each not in there]
 
@@ -165,7 +164,7 @@ def rerun() -> bool:
 
 
 def guarded(recipe: AnyRecipe, task: Task, worker: BlockWorker, attempt: Callable[[], BlockResult]) -> BlockResult:
-    """Runs an attempt; whatever happens becomes a fate, so that other blocks' receipts are not lost with it."""
+    """Runs an attempt and turns every error into a fate: an exception would lose the receipts of other blocks, too."""
     if rerun() and (result := worker.run_again()) is not None:
         return result
     try:
@@ -177,7 +176,7 @@ def guarded(recipe: AnyRecipe, task: Task, worker: BlockWorker, attempt: Callabl
 
 
 def _overrun(recipe: AnyRecipe, task: Task, worker: BlockWorker, error: errors.RetentionOverrun) -> BlockResult:
-    """Records of a pending block are gone. What the target holds may prove that all of it landed."""
+    """Kafka has deleted records of a pending block. The rows in the target may prove that all of it landed."""
     try:
         found = worker.landed_before()
         name, letters = kept(recipe.dead_letters, task.plan, task.block.number) if found else ("", 0)
@@ -187,3 +186,62 @@ def _overrun(recipe: AnyRecipe, task: Task, worker: BlockWorker, error: errors.R
         return halted(task, error)
     receipt = Receipt(read=found + letters, landed=found, dead_lettered=letters, dead_letters=name)
     return BlockResult(task.index, Fate.LANDED, receipt)
+
+
+# Dead letters of a block: the rejected records themselves, with all that is needed to fix and resend them.
+
+Messages = Mapping[tuple[Partition, int], KafkaMessage]
+"""Records themselves."""
+
+
+def stage_letters(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected], read: Messages) -> str:
+    """Writes the block's file and returns its name. `read`: the records themselves, as far as they are in memory."""
+    letters = _letters(recipe, task, rejected, read)
+    return stage(recipe.dead_letters, task.plan, task.block.number, letters, task.labelled, inherited=task.inherited)
+
+
+def stage_refusals(recipe: AnyRecipe, task: Task, refused: Sequence[Rejected]) -> str:
+    """As `stage_letters`, of records that the target refused: the file is for the attempt that leaves out these."""
+    letters = _letters(recipe, task, refused, {})
+    return stage_refused(recipe.dead_letters, task.plan, task.block.number, letters)
+
+
+def refuse_bad(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected]) -> None:
+    """Where the first bad record ends the run. The driver knows what comes next."""
+    if recipe.halts and rejected:
+        first, reason = rejected[0], Reason.of(rejected[0].reason)
+        where = f"{label_of(dict(task.labels), first.partition)}[{first.partition.number}], offset {first.offset}"
+        raise errors.BadRecord(f"{where}: the record cannot land ({reason.code.value}): {reason}.")
+
+
+def _letters(recipe: AnyRecipe, task: Task, rejected: Sequence[Rejected], messages: Messages) -> list[DeadLetter]:
+    refuse_bad(recipe, task, rejected)
+    lacking = [each for each in rejected if (each.partition, each.offset) not in messages]
+    if lacking:
+        messages = {**messages, **find(lacking, task.block.ranges, recipe.records)}
+        recipe.records.require_same(task.topics)  # and no others that have their names by now
+    labels, judgement = dict(task.labels), recipe.judgement() if rejected else ""
+    letters = []
+    for each in rejected:
+        message = messages.get((each.partition, each.offset))
+        if message is None:
+            raise errors.RetentionOverrun(
+                f"{each.partition}: Kafka deleted the record at offset {each.offset} before it could become a dead "
+                "letter.",
+                safe="Nothing was skipped.",
+                command="landonce state accept-gap {file}",
+            )
+        letters.append(
+            DeadLetter(
+                topic=label_of(labels, each.partition),
+                partition=each.partition.number,
+                offset=each.offset,
+                timestamp=message.timestamp()[1],
+                reason=Reason.of(each.reason),
+                key=message.key(),
+                value=message.value(),
+                headers=tuple(header_pairs(read_headers(message))),
+                fingerprint=judgement,
+            )
+        )
+    return letters

@@ -138,7 +138,9 @@ def examine(session: SparkSession, recipe: Expressions) -> None:
         if len(frame.columns) != len(chosen) + 1:
             raise ConfigError("transform.select: each expression makes one column: list the columns instead of `.*`.")
         _columns_fit(frame.columns[1:], recipe)
-        _is_condition(frame)
+        kind = frame.select(KEEP).dtypes[0][1]
+        if kind not in ("boolean", "void"):
+            raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
         _types_fit(shaped(source, recipe), recipe)
 
 
@@ -175,13 +177,7 @@ def _expression_errors() -> Iterator[None]:
     except PySparkException as error:
         if error.getCondition() == "MISSING_GROUP_BY":
             raise _not_row_wise("an aggregate function") from None
-        raise ConfigError(f"transform: {_first_line(error)}") from None
-
-
-def _is_condition(frame: DataFrame) -> None:
-    kind = frame.select(KEEP).dtypes[0][1]
-    if kind not in ("boolean", "void"):
-        raise ConfigError(f"transform.where: is of type {kind}, and must be true or false.")
+        raise ConfigError(f"transform: {str(error).strip().splitlines()[0]}") from None
 
 
 def write(session: SparkSession, recipe: Recipe[T], tasks: Sequence[T]) -> tuple[BlockResult, ...]:
@@ -204,7 +200,10 @@ def _reading(recipe: AnyRecipe, tasks: tuple[Task, ...]) -> _Half:
             try:
                 block = read_half(recipe, tasks[index])
                 outcome = block.account
-                yield from _carried_rows(block.rows(DECODED), schema)
+                rows = block.rows(DECODED)
+                if rows.num_rows:
+                    rows = rows.append_column(_ACCOUNT, pa.nulls(rows.num_rows, pa.binary()))
+                    yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
             except Exception as error:
                 outcome = named(tasks[index], error)
             account = {name: pa.nulls(1, schema.field(name).type) for name in schema.names}
@@ -213,12 +212,6 @@ def _reading(recipe: AnyRecipe, tasks: tuple[Task, ...]) -> _Half:
         forget_zips()
 
     return read
-
-
-def _carried_rows(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if rows.num_rows:
-        rows = rows.append_column(_ACCOUNT, pa.nulls(rows.num_rows, pa.binary()))
-        yield from rows.select(schema.names).cast(schema).to_batches(max_chunksize=50_000)
 
 
 def _writing(recipe: Recipe[T], tasks: tuple[T, ...]) -> _Half:
@@ -248,19 +241,15 @@ def _deterministic(frame: DataFrame) -> None:
         if node.nodeName() not in _PLAIN_NODES:
             raise _not_row_wise(node.nodeName())
         expressions = node.expressions()
-        for at in range(expressions.size()):
-            _refuse_moving(expressions.apply(at))
+        for expression in map(expressions.apply, range(expressions.size())):
+            if found := subquery_in(expression):
+                raise ConfigError(f"transform: {found} is a subquery; select and where can use only their own record.")
+            if found := moving_in(expression) or _first_sql(expression, lambda each: _kind(each) == "PythonUDF"):
+                raise _moving(found)
 
 
 def _not_row_wise(what: str) -> ConfigError:
     return ConfigError(f"transform: {what} is not row-wise; select and where make one row of one record, or none.")
-
-
-def _refuse_moving(expression: Any) -> None:
-    if found := subquery_in(expression):
-        raise ConfigError(f"transform: {found} is a subquery; select and where can use only their own record.")
-    if found := moving_in(expression) or _first_sql(expression, lambda each: _kind(each) == "PythonUDF"):
-        raise _moving(found)
 
 
 def subquery_in(expression: Any) -> str | None:
@@ -357,12 +346,3 @@ def _types_fit(frame: DataFrame, recipe: Expressions) -> None:
             raise ConfigError(
                 f"transform.select: {each.name} is of type {made}, which the table's column ({each.type}) cannot take."
             )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
-
-
-def is_expression_error(error: PySparkException) -> bool:
-    """Whether a job failed because of a value in a record, and not because of a machine: only then Spark names it."""
-    return bool(error.getCondition())

@@ -1,4 +1,4 @@
-"""What is unreachable is tried again, up to `stall`: by a start, before there is a driver, and by the driver."""
+"""Retries what is unreachable, for at most `stall` seconds: for a start, before there is a driver, and for the driver."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _SAFE = "Nothing is lost and nothing is duplicated; a pending plan is settled at
 
 @dataclass
 class Waiting:
-    """The patience of one run."""
+    """How long one run retries."""
 
     stall: float
-    """Seconds that trouble may last."""
+    """Seconds that a problem may last."""
     tell: Callable[[str], None]
-    """Hears what is waited for."""
+    """Gets a message before each wait."""
     stopping: threading.Event = field(default_factory=threading.Event)
-    """Somebody asked to stop."""
+    """Set once somebody asks to stop."""
     committing: bool = False
-    """Only a committed batch ends trouble (`progress`). Otherwise each thing that is waited for has the whole time."""
+    """Only a committed batch starts the time again (`progress`). If False, every call of `until` has the whole time."""
     since: float | None = None
-    """When the trouble began that has not ended yet."""
+    """When the first problem came that is not over yet."""
 
     def until(self, act: Callable[[], T]) -> T:
-        """Until it can be done. Whatever fails for good fails at once."""
+        """Calls `act` until it succeeds. Raises at once what waiting does not fix."""
         pause = _FIRST_PAUSE
         if not self.committing:
             self.progress()
@@ -42,20 +42,21 @@ class Waiting:
                 left = self._left(error.what)
                 self.tell(f"waiting, for at most {left:.0f} s: {error.what}")
                 if self.stopping.wait(min(pause, left)):
-                    raise _stopped(error) from None
+                    what = f"stopped while something was unreachable: {error.what}"
+                    raise Stalled(what, safe=_SAFE, command="landonce run {file}") from None
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def trouble(self, what: str) -> None:
-        """Something went wrong, and work goes on."""
+        """Reports a problem that does not stop the work. Raises `Stalled` if problems have lasted too long."""
         self.tell(what)
         self._left(what)
 
     def progress(self) -> None:
-        """Whatever the trouble was, it is over."""
+        """All problems are over: the time starts again with the next one."""
         self.since = None
 
     def _left(self, what: str) -> float:
-        """Seconds that trouble may last from now on. Raises where it lasts too long."""
+        """The seconds that are left. Raises `Stalled` if there are none."""
         now = time.monotonic()
         self.since = self.since if self.since is not None else now
         left = self.since + self.stall - now
@@ -67,7 +68,3 @@ class Waiting:
                 command="fix the cause and start again: landonce run {file}",
             )
         return left
-
-
-def _stopped(error: Transient) -> Stalled:
-    return Stalled(f"stopped while something was unreachable: {error.what}", safe=_SAFE, command="landonce run {file}")

@@ -68,8 +68,8 @@ class SparkWorkers:
             self._group = ""
 
     def write_until(self, recipe: Recipe[T], tasks: Sequence[T], enough: Enough) -> tuple[BlockResult, ...]:
-        """As `write`, with a job for each block, until all are done or what is done is `enough`. What is not is cancelled. A task that Spark
-        cannot stop writes files that nobody commits."""
+        """As `write`, with a job for each block, until all are done or what is done is `enough`. The other jobs are cancelled. If Spark
+        cannot stop a task, the files that it writes are never committed."""
         with spark_errors():
             session = self.session()
         self._group = f"landonce {uuid.uuid4().hex}"
@@ -86,15 +86,19 @@ class SparkWorkers:
             with spark_errors():
                 return self._write(self.session(), recipe, tasks)
         except PySparkException as error:
-            if recipe.transforms and transform.is_expression_error(error):
-                raise _expression_failed(error) from None
+            if recipe.transforms and error.getCondition():  # Spark names a value in a record, and no machine
+                raise TransformFailed(
+                    f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
+                    safe="The position did not move; the plan is pending and will be settled at the next start.",
+                    command="change the expression so that it returns NULL for such values (try_cast, try_divide, …), then "
+                    "`landonce state accept-change {file}`",
+                ) from None
             return transform.doubtful(tasks, said(str(error)))
         except Py4JError as error:
             return transform.doubtful(tasks, said(str(error)))
 
     def finished(self) -> int:
-        """How many blocks of the write in hand are done. Spark knows; workers and the hot path do nothing for it. Any thread may
-        ask."""
+        """How many blocks of the current write are done. Spark counts them, so workers do nothing for it. Any thread may ask."""
         group = self._group
         if not group:
             return 0
@@ -148,7 +152,7 @@ class Jobs(Generic[T]):
         return tuple(found)
 
     def end(self, cancel: Callable[[], object], wait: float = _ENDING) -> None:
-        """Has what still runs cancelled, again where a job began meanwhile. Waits for it, but not long."""
+        """Cancels what still runs, repeatedly, because a job may begin meanwhile. Waits for a few seconds at most."""
         self._ended.set()
         until = time.monotonic() + wait
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
@@ -170,16 +174,7 @@ class Jobs(Generic[T]):
 
 
 def said(text: str) -> str:
-    """Of what Spark says of a job, what happened to the task: without Java's stack, which tells nobody where a block is."""
+    """The part of Spark's message that says what happened to the task, without Java's stack."""
     failure = text.partition(_LAST_FAILURE)[2] or text
     lines = [line.strip() for line in failure.splitlines() if line.strip() and not line.startswith(_OF_JAVA)]
     return redact(" ".join(lines)[:1000])
-
-
-def _expression_failed(error: PySparkException) -> TransformFailed:
-    return TransformFailed(
-        f"a transform expression failed on a record: {redact(str(error).strip().splitlines()[0])}",
-        safe="The position did not move; the plan is pending and will be settled at the next start.",
-        command="change the expression so that it returns NULL for such values (try_cast, try_divide, …), then "
-        "`landonce state accept-change {file}`",
-    )

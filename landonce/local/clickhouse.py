@@ -110,6 +110,12 @@ class LocalClickHouse(LocalServer):
         users = [LocalUser(self.user, self._password), *self._extra_users]
         if self.user != "default":
             users.append(LocalUser("default", grants=_OWN_GRANTS))
+        keeper = "<implementation>testkeeper</implementation>"
+        if self._keeper_port is not None:
+            keeper = (
+                f"<node><host>{LOOPBACK}</host><port>{self._keeper_port}</port></node>"
+                "<session_timeout_ms>5000</session_timeout_ms><operation_timeout_ms>3000</operation_timeout_ms>"
+            )
         return f"""\
 <clickhouse>
   <listen_host>{LOOPBACK}</listen_host>
@@ -123,7 +129,7 @@ class LocalClickHouse(LocalServer):
   <background_move_pool_size>1</background_move_pool_size>
   <background_schedule_pool_size>8</background_schedule_pool_size>
   <background_message_broker_schedule_pool_size>8</background_message_broker_schedule_pool_size>
-  <zookeeper>{self._keeper_xml()}</zookeeper>
+  <zookeeper>{keeper}</zookeeper>
   <keeper_map_path_prefix>/keeper_map</keeper_map_path_prefix>
   <users_config>config.xml</users_config>
   <profiles><default/></profiles>
@@ -133,12 +139,6 @@ class LocalClickHouse(LocalServer):
 {self._extra_config_xml}
 </clickhouse>
 """
-
-    def _keeper_xml(self) -> str:
-        if self._keeper_port is None:
-            return "<implementation>testkeeper</implementation>"
-        node = f"<node><host>{LOOPBACK}</host><port>{self._keeper_port}</port></node>"
-        return f"{node}<session_timeout_ms>5000</session_timeout_ms><operation_timeout_ms>3000</operation_timeout_ms>"
 
     def _command(self) -> Sequence[str]:
         return [sys.executable, str(_SERVER), str(self.folder / "data")]

@@ -146,9 +146,14 @@ class LocalPostgres(LocalDatabase):
         server = [str(_postgres_binary("postgres")), "-D", str(self._data), *options]
         if self._account is None:
             return server
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            raise LocalStackError(
+                "a local PostgreSQL, started by root, needs `setpriv`; install it with: apt-get install util-linux"
+            )
         died = ["--pdeathsig=KILL"] if self.die_with_parent else []
         account = self._account
-        return [_setpriv(), f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", *died, *server]
+        return [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", *died, *server]
 
     def _environment(self) -> Mapping[str, str]:
         return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
@@ -230,12 +235,3 @@ def _postgres_binary(name: str) -> Path:
     if not installed:
         raise LocalStackError(f"a local PostgreSQL needs `{name}`; install it with: apt-get install postgresql")
     return max(installed, key=lambda each: [int(part) for part in each.parts[-3].split(".") if part.isdigit()])
-
-
-def _setpriv() -> str:
-    found = shutil.which("setpriv")
-    if found is None:
-        raise LocalStackError(
-            "a local PostgreSQL, started by root, needs `setpriv`; install it with: apt-get install util-linux"
-        )
-    return found

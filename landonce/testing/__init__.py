@@ -36,13 +36,12 @@ from landonce.testing.case import Case, Need, Site, Suite  # noqa: E402
 from landonce.testing.cases_ledgers import LEDGER_CASES  # noqa: E402
 from landonce.testing.cases_offsets import OFFSET_CASES, OffsetSite  # noqa: E402
 from landonce.testing.cases_sinks import SINK_CASES  # noqa: E402
-from landonce.testing.cases_snapshots import KILLING, SNAPSHOT_CASES  # noqa: E402
+from landonce.testing.cases_snapshots import KILLING, SNAPSHOT_CASES, SnapshotSite  # noqa: E402
 from landonce.testing.cases_transactions import TRANSACTION_CASES, TransactionSite  # noqa: E402
 from landonce.testing.cases_wrapped import WRAPPED_CASES, WrappedSite  # noqa: E402
 from landonce.testing.crashing import apart  # noqa: E402
 from landonce.testing.ledger_sites import LedgerSite  # noqa: E402
 from landonce.testing.sink_sites import Row, SinkSite  # noqa: E402
-from landonce.testing.snapshot_sites import SnapshotSite  # noqa: E402
 
 __all__ = [
     "LEDGER_CASES",

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -493,13 +492,9 @@ Run = Callable[[int, Callable[[str], Any]], list[Any]]
 def _race_to_create(site: LedgerSite, run: Run, drivers: int) -> None:
     for race in range(4):
         name = f"{PIPELINE}{race}"
-        created = run(drivers, partial(_create, site, name))
+        created = run(drivers, lambda who, name=name: site.open(name).create(first_state(name, who)))  # type: ignore[misc]
         seen = site.open(name).load()
         assert all(each == seen for each in created), "two creators each believe that theirs is the ledger"
-
-
-def _create(site: LedgerSite, name: str, who: str) -> LedgerState:
-    return site.open(name).create(first_state(name, who))
 
 
 def _race_to_count(site: LedgerSite, run: Run, writers: int, times: int) -> None:

@@ -36,6 +36,7 @@ from landonce.testing.sink_sites import (
     insert,
     left,
     made,
+    neighbours,
     odd_rows,
     rows,
     send,
@@ -327,13 +328,7 @@ def a_look_says_nothing_below_the_floor(site: SinkSite) -> None:
 @case(PROBED, CLEARS)
 def exactly_the_rows_of_the_ranges_are_removed(site: SinkSite) -> None:
     """`state seek --remove-rows` would deliver records beside rows that stayed, or lose rows that nobody delivers again."""
-    sink = made(site)
-    blocks = [
-        rows(*range(10)),
-        rows(*range(10), partition=1),
-        rows(*range(10), topic="t2"),
-        rows(*range(10), topic="T"),
-    ]
+    sink, blocks = made(site), neighbours()
     for number, block in enumerate(blocks):
         send(sink, block, number)
     target = sink.target()

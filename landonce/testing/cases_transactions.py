@@ -23,7 +23,7 @@ from landonce.sinks.transactional import BlockTransaction, TransactionalTable, s
 from landonce.testing.case import Suite, overrides, refused
 from landonce.testing.crashing import SOME_MOMENTS, crashed, in_threads, lines_of, moments, require_kills
 from landonce.testing.sink_sites import PIPELINE as PIPELINE
-from landonce.testing.sink_sites import REMOVED, Row, as_rows, held, left, pending, rows
+from landonce.testing.sink_sites import REMOVED, Row, as_rows, held, left, neighbours, pending, rows
 
 BATCH = 1
 RECEIPT = '{"read":4,"landed":4}'
@@ -161,13 +161,7 @@ def a_plan_is_not_forgotten_with_blocks_that_are_there(site: TransactionSite) ->
 @case(HAS_TABLE)
 def exactly_the_rows_of_the_ranges_are_removed(site: TransactionSite) -> None:
     """`state seek --remove-rows` would deliver records beside rows that stayed, or lose rows that nobody delivers again."""
-    state = _prepared(site, 4)
-    blocks = [
-        rows(*range(10)),
-        rows(*range(10), partition=1),
-        rows(*range(10), topic="t2"),
-        rows(*range(10), topic="T"),
-    ]
+    state, blocks = _prepared(site, 4), neighbours()
     for number, block in enumerate(blocks):
         assert _settled(site, state, number, table=block).fate is Fate.LANDED
     with closing(site.table()) as table:

@@ -373,16 +373,14 @@ def _recovers(site: WrappedSite, driven: Driven, sink: WrappedSink, blocks: Mapp
     there: dict[int, list[Row]] = {}
     for row in site.held():
         there.setdefault(row.partition, []).append(row)
-    found = {number: _difference(driven, number, there.get(number, [])) for number in blocks}
-    wrong = [f"{blocks[number]} ({difference})" for number, difference in found.items() if difference]
+    wrong = []
+    for number, what in blocks.items():
+        wanted, found = Counter(as_rows(driven.rows(number))), Counter(there.get(number, []))
+        if wanted != found:
+            missing, surplus = (wanted - found).total(), (found - wanted).total()
+            wrong.append(f"{what} (of {driven.size} rows {missing} missing, {surplus} too many)")
     assert not wrong, f"after recovery, rows are missing or there twice; {'; '.join(wrong)}"
     assert there.keys() <= blocks.keys(), "rows are there that nobody pushed"
-
-
-def _difference(driven: Driven, number: int, there: list[Row]) -> str:
-    wanted, found = Counter(as_rows(driven.rows(number))), Counter(there)
-    missing, surplus = (wanted - found).total(), (found - wanted).total()
-    return f"of {driven.size} rows {missing} missing, {surplus} too many" if missing or surplus else ""
 
 
 def block(table: pa.Table, first: int, end: int, *, attempt: int = 1) -> PushedBlock:

@@ -56,8 +56,8 @@ from landonce.sinks.contract import (
 )
 from landonce.sinks.snapshot import Origin, Seen, SnapshotSink, SnapshotTable
 from landonce.sinks.wrapped.block import PushedBlock
+from landonce.testing.cases_snapshots import SnapshotSite
 from landonce.testing.sink_sites import SCHEMA, Row, SinkSite
-from landonce.testing.snapshot_sites import SnapshotSite
 
 _TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string()}
 _BUSY_SECONDS = 60

@@ -63,7 +63,7 @@ class SinkSite(ABC):
         """All that the table holds, in any order, read without the sink: by plain SQL, from files."""
 
     def remove(self, rows: Iterable[Row]) -> None:
-        """Takes rows away, as an operator, a TTL or a lost disk would."""
+        """Removes rows, as an operator, a TTL or a lost disk would."""
         raise NotImplementedError
 
     def unreachable(self) -> AbstractContextManager[None]:
@@ -152,6 +152,11 @@ REMOVED = (Range(Partition(TOPIC, 0), 2, 5), Range(Partition(TOPIC, 0), 7, 8), R
 """What the cases of a removal take away, of offsets 0 to 9 of partitions 0 and 1, and of another topic."""
 
 
+def neighbours() -> list[pa.Table]:
+    """Blocks of which `REMOVED` takes a part, or nothing."""
+    return [rows(*range(10), topic=topic, partition=at) for topic, at in ((TOPIC, 0), (TOPIC, 1), ("t2", 0), ("T", 0))]
+
+
 def left(*tables: pa.Table) -> list[Row]:
     """What of these rows is not in `REMOVED`."""
     gone = {(each.partition.topic, each.partition.number, at) for each in REMOVED for at in range(each.first, each.end)}
@@ -163,7 +168,7 @@ def span(first: int, end: int, topic: str = TOPIC, partition: int = 0) -> Range:
 
 
 def token(number: int) -> str:
-    """As long as a real one; all of them begin alike."""
+    """As long as a real one. All of them have the same beginning."""
     return f"{number:064x}"
 
 

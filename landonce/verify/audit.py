@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +15,13 @@ from landonce.dedup.rule import PUSHED, accepted_schema, key_rule, known_types
 from landonce.dedup.store import StorePlace
 from landonce.engine.retention import Retention
 from landonce.engine.spark.session import open_session, session_if_needed
+from landonce.errors import SourceUnavailable
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.operate import skipped_ranges
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, Start
 from landonce.sinks.audit import CountedOffsets, HeldKeys, HeldTables, Mask, Offsets
 from landonce.sinks.parts import Parts
-from landonce.sinks.pipeline_file import Pipeline
 from landonce.sinks.worker import Recipe
 from landonce.verify.events import ABSENT, EventAudit, Halves, Keyed, KeyReader, Remembered, states
 from landonce.verify.expect import DecodedRecordsLand, Expectation, Transformed
@@ -58,8 +57,12 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             headers=rule.headers if rule is not None else (),
         )
         stack.callback(reader.close)
+        folder, recipe = config.dead_letters.path, tables.recipe
+        # With `dedup`, events that were accepted and could not land have a folder of their own, and no letter is replayed.
+        folders = (folder, folder / PUSHED) if config.dedup is not None else (folder,)
+        judgement = recipe.judgement() if isinstance(recipe, Recipe) and config.dedup is None else ""
         labels = {(state.labelled(each) if state is not None else each).topic for each, _ in view.extents}
-        retention = Retention(kafka.bootstrap_servers, kafka.options)
+        compacted, unasked = _compacted(Retention(kafka.bootstrap_servers, kafka.options), view)
         yield Auditor(
             pipeline=config.pipeline,
             skipped=skipped_ranges(parts.ledger.journal()) if state is not None else (),
@@ -70,28 +73,30 @@ def opened_audit(parts: Parts, *, to_end: bool = False, values: bool = False) ->
             expectation=expectation,
             tables=tables,
             values=values,
-            letters=LetterOffsets(_letter_folders(config), config.pipeline, labels, _judgement(parts, tables)),
-            handled=HandledLetters.of(_letter_folders(config), config.pipeline, replayable=not parts.sink.no_replay),
+            letters=LetterOffsets(folders, config.pipeline, labels, judgement),
+            handled=HandledLetters.of(folders, config.pipeline, replayable=not parts.sink.no_replay),
             events=events,
-            late=late_letters(config.dead_letters.path, config.pipeline, labels, events.forgotten_before)
-            if events
-            else {},
+            late=late_letters(folder, config.pipeline, labels, events.forgotten_before) if events else {},
             to_end=to_end,
             from_start=parts.start is Start.EARLIEST,
-            compacted=frozenset(topic for topic, _ in view.topic_ids if retention.compacted(topic)),
+            compacted=compacted,
+            unasked=unasked,
         )
 
 
-def _letter_folders(config: Pipeline) -> tuple[Path, ...]:
-    """Events that were accepted and could not land have a folder of their own."""
-    folder = config.dead_letters.path
-    return (folder, folder / PUSHED) if config.dedup is not None else (folder,)
-
-
-def _judgement(parts: Parts, tables: HeldTables) -> str:
-    """What judges records now. With `dedup`, letters are of two pipelines, and are not replayed."""
-    recipe = tables.recipe
-    return recipe.judgement() if isinstance(recipe, Recipe) and parts.config.dedup is None else ""
+def _compacted(retention: Retention, view: SourceView) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The compacted topics, and a note on each topic whose settings the user may not read: it is judged as one that is not compacted,
+    which may find too many faults and never too few."""
+    found, unasked = set[str](), []
+    for topic, _ in view.topic_ids:
+        try:
+            found.update([topic] if retention.compacted(topic) else [])
+        except SourceUnavailable as error:
+            unasked.append(
+                f"{topic}: whether it is compacted cannot be asked ({error.what}). It was judged as if it is not: rows whose records "
+                "compaction removed are called unexpected. Allow DescribeConfigs on it if that matters."
+            )
+    return frozenset(found), tuple(unasked)
 
 
 def event_audit(parts: Parts, tables: HeldTables) -> EventAudit:
@@ -140,6 +145,8 @@ class Auditor:
     """With `dedup`: the records that came too late."""
     compacted: frozenset[str]
     """Topics in which a record may be gone although its row is correct."""
+    unasked: tuple[str, ...]
+    """What a reader must know of topics whose settings cannot be asked."""
 
     def bounds(self) -> tuple[Bounds, ...]:
         return bounds(self.state, self.view, to_end=self.to_end, from_start=self.from_start)
@@ -158,7 +165,7 @@ class Auditor:
                 table.close(each, compacted=each.partition.topic in self.compacted)
         events = self._events(self.events, found, topics, tables) if self.events is not None else None
         reports = tuple(table.report(found, lambda name: self._later(name, found)) for table in tables)
-        said = (*notes(self.state, self.view, to_end=self.to_end), *self.handled.notes())
+        said = (*notes(self.state, self.view, to_end=self.to_end), *self.unasked, *self.handled.notes())
         return Report(self.pipeline, topics, reports, said, events)
 
     def _partition(self, bound: Bounds, tables: _Tables, progress: Progress) -> PartitionReport:
@@ -211,23 +218,27 @@ class Auditor:
         self, audit: EventAudit, found: Sequence[Bounds], topics: Sequence[PartitionReport], tables: _Tables
     ) -> EventsReport:
         """Judges events, once all records were read. What is wrong is noted in the reports of the partitions."""
-        judged = audit.judge(lambda: self._above(found), lambda: self._below(audit.keys, found, tables))
+        above = (self._keyed(bound, window) for bound, window in self._windows_above(found))
+        judged = audit.judge(filter(None, above), self._below(audit.keys, found, tables))
         for bound, report in zip(found, topics, strict=True):
             missing, twice = (judged.of(bound, fault) for fault in (Discrepancy.MISSING, Discrepancy.TWICE))
             report.copies -= len(missing)
             report.note(Discrepancy.MISSING, Whereabouts.TARGET, missing)
             report.note(Discrepancy.TWICE, Whereabouts.TARGET, twice)
-        judged.report.faults = judged.samples(self._key_of)
+
+        def key_of(bound: Bounds, offset: int) -> str:
+            windows = self.reader.windows(bound.partition, offset, offset + 1)
+            return next((audit.keys.text(window) for window in windows if len(window.offsets)), "?")
+
+        judged.report.faults = judged.samples(key_of)
         return judged.report
 
-    def _above(self, found: Iterable[Bounds]) -> Iterator[Keyed]:
+    def _windows_above(self, found: Iterable[Bounds]) -> Iterator[tuple[Bounds, Window]]:
         """The records above the judged range. Asks the topic again: the pipeline may have continued."""
         ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
         for bound in found:
             for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end)):
-                keyed = self._keyed(bound, window)
-                if keyed is not None:
-                    yield keyed
+                yield bound, window
 
     def _below(
         self, keys: KeyReader, found: Iterable[Bounds], tables: _Tables
@@ -243,19 +254,11 @@ class Auditor:
                 ids = keys.held(self.tables, table.table)
                 yield from ids.read(bound.label, lowest, end) if ids is not None else (None,)
 
-    def _key_of(self, bound: Bounds, offset: int) -> str:
-        for window in self.reader.windows(bound.partition, offset, offset + 1):
-            if self.events is not None and len(window.offsets):
-                return self.events.keys.text(window)
-        return "?"
-
     def _later(self, table: str, found: Iterable[Bounds]) -> pa.Table | None:
-        """The changes of records beyond the judged range. Asks the topic again: the pipeline may have continued."""
-        ends = {partition: extent.stable_end for partition, extent in self.survey().extents}
+        """The changes of records above the judged range."""
         changes = [
             self._fates(bound, window, self.letters.of(bound.label)).changes.get(table)
-            for bound in found
-            for window in self.reader.windows(bound.partition, bound.end, ends.get(bound.partition, bound.end))
+            for bound, window in self._windows_above(found)
         ]
         there = [each for each in changes if each is not None]
         return pa.concat_tables(there) if there else None
@@ -276,8 +279,8 @@ class Auditor:
     def _still_letters(
         self, bound: Bounds, fates: Fates, letters: CountedOffsets, held: Callable[[], Offsets]
     ) -> Offsets:
-        """Letters that another file made, or other columns: they stay letters until they are replayed, though they would land or be
-        filtered now. What any table holds is no letter."""
+        """Letters that were made with another file or other columns. They stay letters until they are replayed, also if they would land or
+        be filtered now. A record that any table holds is not among them."""
         waiting = np.intersect1d(self.letters.judged_otherwise(bound.label), fates.offsets[~fates.dead])
         waiting = waiting[np.isin(waiting, letters.offsets) & ~self._skipped(bound, waiting)]
         if len(waiting):

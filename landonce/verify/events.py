@@ -18,9 +18,9 @@ Times are the records' own timestamps: when a record was accepted is not in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from landonce.verify.judge import Bounds, Discrepancy, Fates
 from landonce.verify.report import LISTED, EventFault, EventsReport
 from landonce.verify.table import cut
 from landonce.verify.topic import Window
-from landonce.verify.values import as_type, shown
+from landonce.verify.values import as_type, shown, whole
 
 Halves = npt.NDArray[np.uint64]
 ABSENT, LANDED, LETTERED, FILTERED = range(4)
@@ -120,7 +120,7 @@ class HeldIds:
         values = self.held.values()
         for low, high in cut(first, end):
             for piece in values.read(label, low, high, list(self.types)):
-                columns = {name: as_type(_whole(piece.rows.column(name)), type_) for name, type_ in self.types.items()}
+                columns = {name: as_type(whole(piece.rows.column(name)), type_) for name, type_ in self.types.items()}
                 if piece.absent or any(each is None for each in columns.values()):
                     yield None
                     continue
@@ -128,11 +128,6 @@ class HeldIds:
                 where = Coordinates(label.topic, label.number, offsets)
                 ids = compute(self.rule, pa.table(columns), None, {}, where)
                 yield ids.hi, ids.lo
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    chunk = column.combine_chunks()
-    return chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
 
 
 def _chosen(values: Sequence[bytes | None], at: Offsets) -> pa.BinaryArray:
@@ -147,7 +142,7 @@ def _part(column: KeyColumn, rows: pa.Table, window: Window) -> str:
     values = rows.column(column.path[0]).combine_chunks()
     for name in column.path[1:]:
         values = pa.compute.struct_field(values, name)
-    return f"{'.'.join(column.path)} = {shown(_whole(pa.chunked_array([values])), 0) if len(values) else '?'}"
+    return f"{'.'.join(column.path)} = {shown(whole(pa.chunked_array([values])), 0) if len(values) else '?'}"
 
 
 def states(fates: Fates, known: Mask, held: Offsets, letters: Offsets) -> npt.NDArray[np.uint8]:
@@ -215,9 +210,9 @@ class EventAudit:
         for shard in np.unique(shards).tolist():
             self._parts[shard].append(rows[shards == shard])
 
-    def judge(self, later: Callable[[], Iterator[Keyed]], before: Callable[[], Iterator[Any]]) -> JudgedEvents:
+    def judge(self, later: Iterable[Keyed], before: Iterable[tuple[Halves, Halves] | None]) -> JudgedEvents:
         """`later`: the records above the judged range. `before`: the ids of rows below it, None where they cannot be known. Both are only
-        asked if an event seems to be missing."""
+        read if an event seems to be missing."""
         shards = []
         for parts in self._parts:
             shards.append(_Shard.of(np.concatenate([np.empty(0, _EVENT), *parts])))
@@ -225,15 +220,15 @@ class EventAudit:
         report = EventsReport(window=self._window.words)
         found = JudgedEvents(report, self._bounds)
         if any(each.lacking.any() for each in shards):
-            unjudged = False
-            for ids in before():
-                unjudged |= ids is None
-                for shard in shards if ids is not None else ():
+            for ids in before:
+                if ids is None:
+                    report.below_unknown = True
+                    continue
+                for shard in shards:
                     shard.note(shard.landed_before, *ids)
-            for keyed in later():
+            for keyed in later:
                 for shard in shards:
                     shard.note(shard.later, keyed.hi[keyed.known], keyed.lo[keyed.known])
-            report.below_unknown = unjudged
         for shard in shards:
             self._judge(shard, found)
         return found

@@ -71,7 +71,11 @@ class HandledLetters:
         dropped = _within(self.dropped.get(label, _NONE), here, letters)
         self.corrections += len(corrected)
         self.drops += len(dropped)
-        return _with_values(window, corrected), letters, np.array(sorted(dropped), np.int64)
+        if corrected:
+            mask = np.isin(here, np.fromiter(corrected, np.int64, len(corrected)))
+            given = pa.array([corrected[at] for at in here[mask].tolist()], pa.binary())
+            window = replace(window, values=pc.replace_with_mask(window.values, pa.array(mask), given))
+        return window, letters, np.array(sorted(dropped), np.int64)
 
     def notes(self) -> tuple[str, ...]:
         said = []
@@ -109,11 +113,3 @@ def _within(
     if but is not None:
         here = here[~np.isin(here, but.offsets)]
     return {at: found[at] for at in here.tolist()}
-
-
-def _with_values(window: Window, values: Mapping[int, bytes | None]) -> Window:
-    if not values:
-        return window
-    mask = np.isin(window.offsets, np.fromiter(values, np.int64, len(values)))
-    given = pa.array([values[at] for at in window.offsets[mask].tolist()], pa.binary())
-    return replace(window, values=pc.replace_with_mask(window.values, pa.array(mask), given))

@@ -20,6 +20,10 @@ from landonce.verify.judge import FAULTS, Bounds, Discrepancy, JudgedOffsets, Wh
 
 _OF_TABLES = ("expected", "landed", "in_flight", "before", "vanished")
 _OF_TOPICS = ("read", "expected", "landed", "dead_lettered", "filtered", "in_flight", "before", "vanished")
+_OF_EVENTS = (
+    *("records", "events", "landed", "dead_lettered", "filtered"),
+    *("copies", "missing", "twice", "again", "below"),
+)
 LISTED = 20
 """How many runs are listed per fault, place and partition."""
 
@@ -311,20 +315,8 @@ class EventsReport:
     faults: tuple[EventFault, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        counts = (
-            "records",
-            "events",
-            "landed",
-            "dead_lettered",
-            "filtered",
-            "copies",
-            "missing",
-            "twice",
-            "again",
-            "below",
-        )
         return {
-            **{name: getattr(self, name) for name in counts},
+            **{name: getattr(self, name) for name in _OF_EVENTS},
             "not_judged": {name: count for name, count in sorted(self.unjudged.items()) if count},
             "window": self.window,
             "samples": [each.to_dict() for each in self.faults],

@@ -203,7 +203,9 @@ class LetterOffsets:
                 everything.add(letter)
                 if is_refused:
                     refusals.add(letter)
-                elif judgement and _judged_otherwise(letter, judgement):
+                elif judgement and (
+                    letter.get("fingerprint") not in (None, "", judgement) or reason_of(letter).code in _BY_OTHERS
+                ):
                     otherwise.add(letter)
         self._counted = {partition: CountedOffsets.of(offsets) for partition, offsets in everything.found().items()}
         self._refused, self._otherwise = refusals.found(), otherwise.found()
@@ -218,10 +220,6 @@ class LetterOffsets:
     def judged_otherwise(self, partition: Partition) -> Offsets:
         """The records that became letters by another file, by other columns, or for lack of a schema or a table: they may land by now."""
         return self._otherwise.get(partition, np.empty(0, np.int64))
-
-
-def _judged_otherwise(letter: Mapping[str, Any], judgement: str) -> bool:
-    return letter.get("fingerprint") not in (None, "", judgement) or reason_of(dict(letter)).code in _BY_OTHERS
 
 
 def late_letters(folder: Path, pipeline: str, labels: Collection[str], before: int) -> dict[Partition, Offsets]:

@@ -75,8 +75,8 @@ class ValueAudit:
 
     def _column(self, bound: Bounds, name: str, offsets: Offsets, rows: pa.Table, piece: Piece) -> Offsets:
         """The rows that differ in one column."""
-        expected = self._held.comparable(name, _whole(rows.column(name)))
-        found = _whole(piece.rows.column(name))
+        expected = self._held.comparable(name, whole(rows.column(name)))
+        found = whole(piece.rows.column(name))
         judged = np.arange(len(offsets))
         if expected.null_count and self._held.filled(name):
             judged = np.flatnonzero(expected.is_valid().to_numpy(zero_copy_only=False))
@@ -108,7 +108,7 @@ def _expected(table: str, fates: Fates) -> tuple[Offsets, pa.Table]:
     return offsets[kept.to_numpy()], left
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def whole(column: pa.ChunkedArray) -> pa.Array:
     chunk = column.combine_chunks()
     return chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
 

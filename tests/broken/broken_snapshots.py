@@ -17,8 +17,8 @@ from landonce.protocol.own_ledger import OwnView
 from landonce.read.schema.fields import Field, Schema
 from landonce.sinks.contract import Finding, Guarantee, Level
 from landonce.sinks.snapshot import Origin, Seen, SnapshotSink
+from landonce.testing.cases_snapshots import SnapshotSite
 from landonce.testing.reference_sinks import FolderSink, FolderSite, FolderTable, newest, write_version
-from landonce.testing.snapshot_sites import SnapshotSite
 
 
 class Boasting(FolderSink):

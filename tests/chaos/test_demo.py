@@ -133,19 +133,20 @@ def test_the_proof_shows_what_is_wrong(
 ) -> None:
     proof, duplicated, missing = WRONG[what]
     assert not proof.exact
-    assert (proof.duplicated, proof.missing) == (duplicated, missing)
+    assert (proof.total("duplicated"), proof.total("missing")) == (duplicated, missing)
     monkeypatch.setattr(scenario.Demo, "play", lambda _: proof)
     code, said = demo(monkeypatch, capsys)
     assert code == 1
     assert (
-        f"NOT exactly once: 20 read, {proof.landed} landed, {duplicated} duplicated, {missing} missing, 3 kills" in said
+        f"NOT exactly once: 20 read, {proof.total('landed')} landed, {duplicated} duplicated, {missing} missing, 3 kills"
+        in said
     )
 
 
 def test_a_demo_that_did_not_kill_has_proved_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scenario.Demo, "play", lambda _: Proof(proof_of({0: (1, 1)}, 1, [1], 2).partitions, 2))
+    monkeypatch.setattr(scenario.Demo, "play", lambda _: Proof(proof_of({0: (1, 1)}, 1, [1], 2).groups, 2))
     code, _ = demo(monkeypatch, capsys)
     assert code == 1
 
@@ -216,12 +217,12 @@ def test_three_of_ten_events_are_sent_again_in_every_way(tmp_path: Path) -> None
     elsewhere = sum(partition != event % 8 for event, partition in sent)
     assert elsewhere == play.copies["in another partition"]
     proof = prove_events(all_landed(play.sent), play.sent, 3)
-    assert (proof.twice, proof.missing, proof.foreign) == (6_000, 0, 0)
+    assert (proof.total("duplicated"), proof.total("missing"), proof.foreign) == (6_000, 0, 0)
 
 
 def test_the_proof_of_records_reads_their_coordinates() -> None:
     rows = [(number, number % 2, number // 2) for number in range(20)]
     assert prove_records(LandedRows.of(rows), [10, 10], 3).exact
-    assert prove_records(LandedRows.of([*rows, rows[3]]), [10, 10], 3).duplicated == 1
+    assert prove_records(LandedRows.of([*rows, rows[3]]), [10, 10], 3).total("duplicated") == 1
     moved = prove_records(LandedRows.of([(0, 0, 1), *rows[1:]]), [10, 10], 3)
-    assert (moved.duplicated, moved.missing) == (1, 1)
+    assert (moved.total("duplicated"), moved.total("missing")) == (1, 1)

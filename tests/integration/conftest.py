@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from query_site import Open, open_session, opener
 
 from landonce import jvm
-from landonce.engine.spark.session import _quiet_log
+from landonce.engine.spark.session import QUIET_LOG
 from landonce.jars import SPARK_KAFKA, spark_jars
 from landonce.jvm import forget_ended
 from landonce.local import LocalKafka
@@ -91,7 +91,7 @@ def jvm_is_there(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _start_jvm() -> None:
     jars = ",".join(map(str, spark_jars()))
-    quiet = f"{os.environ['SPARK_SUBMIT_OPTS']} -Dlog4j2.configurationFile={_quiet_log()}"
+    quiet = f"{os.environ['SPARK_SUBMIT_OPTS']} -Dlog4j2.configurationFile={QUIET_LOG}"
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with _environment(
         PYSPARK_SUBMIT_ARGS=f"--packages {SPARK_KAFKA} --jars {jars} pyspark-shell", SPARK_SUBMIT_OPTS=quiet

@@ -135,7 +135,7 @@ def _words_for(wording: Refusing, caller: Refusing, asked: set[str]) -> bool:
 
 UNKNOWABLE = {
     "it depends on records, which a check does not read": """
-        read/block.py:too_large  engine/workers.py:_expression_failed  engine/letters.py:_letters  engine/letters.py:refuse_bad
+        read/block.py:too_large  engine/workers.py:SparkWorkers._run  engine/task.py:_letters  engine/task.py:refuse_bad
         protocol/tolerance.py:Tolerance._refusal  protocol/tolerance.py:bad_record  protocol/receipt.py:unbalanced
         sinks/transactional.py:as_error  sinks/wrapped/worker.py:_no_answer  sinks/iceberg/files.py:_unfit  sinks/iceberg/table.py:whole_number
         sinks/iceberg/files.py:write_files  sinks/iceberg/evolve.py:apply
@@ -172,7 +172,7 @@ UNKNOWABLE = {
     """,
     "it takes a Spark session: `landonce check --spark`, or the session's own settings": """
         engine/spark/session.py:_refuse_speculation
-        engine/transform.py:_moving  engine/transform.py:_refuse_moving  sinks/run.py:Run._made_usable
+        sinks/run.py:Run._made_usable
         engine/transform.py:widened  sinks/iceberg/spark.py:_iceberg
         sinks/iceberg/spark.py:_named
     """,
@@ -184,7 +184,7 @@ UNKNOWABLE = {
         ledger/database.py:refused
     """,
     "it is about dead letters that are there already, and a check reads none": """
-        engine/dead_letters.py:letters_in  engine/dead_letters.py:_staged
+        engine/dead_letters.py:letters_in  engine/dead_letters.py:_staged  engine/dead_letters.py:_published
         engine/pipeline.py:refuse_replay  dedup/replay.py:refuse_unaccepted  dedup/replay.py:AcceptedEvents.require_same
         protocol/snapshot.py:Snapshot.refuse_letters
     """,
@@ -201,7 +201,7 @@ UNKNOWABLE = {
         sinks/run.py:Run.columns  engine/task.py:_sorted  engine/pipeline.py:run_pipeline  ledger/open.py:named_ledger  sinks/contract.py:Sink.open_query_ledger  sinks/iceberg/config.py:iceberg
         sinks/section.py:from_program  sinks/sql/driver.py:OpenSql.__init__  sinks/wrapped/sink.py:WrappedSink.open_query_ledger
         sinks/snapshot.py:OpenSnapshot.__init__  sinks/iceberg/driver.py:OpenIceberg._refuse_for_query
-        engine/outside.py:refuse_mistakes  engine/outside.py:_check_sink  engine/outside.py:_check_ledger  engine/outside.py:sound_name
+        engine/outside.py:refuse_mistakes  engine/outside.py:_check_ledger  engine/outside.py:sound_name
         engine/outside.py:_database  engine/outside.py:_validated
     """,
     "a check opens the ledger of a plug-in as a start does; no plug-in is installed here": """

@@ -83,7 +83,7 @@ def test_topics_that_match_are_read_and_so_are_those_that_appear_later(
 def test_a_topic_that_matched_and_is_gone_is_named(
     site: Site, create_topics: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "_AWAY", 0.5)
+    monkeypatch.setattr(drivers, "_UNKNOWN_FOR", 0.5)
     site.make("id Int64, name String")
     one, two = f"{site.table}.a", f"{site.table}.b"
     config = site.config(kafka={"topics": {"match": rf"{site.table}\..*"}})

@@ -4,8 +4,19 @@ import json
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from pipelines import SmallPipeline, landonce
 from said import says
+
+from landonce.local import LocalKafka
 
 pytestmark = pytest.mark.integration
 
@@ -344,3 +355,27 @@ def test_select_and_where_are_applied_by_spark(empty, verify):
     said = verify(empty, "--json")
     assert said.json["totals"] | {"read": 52, "landed": 40, "dead_lettered": 2, "filtered": 10} == said.json["totals"]
     only(said, "unexpected", "target", [(5, 6)])
+
+
+def test_a_user_who_may_read_the_topic_and_not_its_settings_can_audit(clickhouse, new_table, tmp_path, verify):
+    """READ and DESCRIBE are what a pipeline needs."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    config = {"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"}
+    with LocalKafka(tmp_path / "kafka", extra_config=config) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_topics([NewTopic("clicks", 1, 1)])["clicks"].result(30)
+        rights = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+        of_topic = ResourceType.TOPIC, "clicks", ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"
+        for done in admin.create_acls(
+            [AclBinding(*of_topic, each, AclPermissionType.ALLOW) for each in rights]
+        ).values():
+            done.result(30)
+        pipeline = SmallPipeline(kafka, clickhouse, tmp_path, "clicks", new_table())
+        pipeline.write_file()
+        pipeline.make_table()
+        pipeline.produce(value(at) for at in range(10))
+        pipeline.land(range(10))
+        pipeline.commit({0: (0, 10)})
+        said = verify(pipeline, "--json")
+        assert said.code == 0, said.err
+        assert "whether it is compacted cannot be asked" in said.json["notes"][0]

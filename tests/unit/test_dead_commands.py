@@ -358,3 +358,11 @@ def test_memory_does_not_grow_with_the_number_of_letters(tmp_path: Path) -> None
     assert found[0].cause == "other reasons"
     assert peak < 3_000_000, "40,000 letters take 16 MB as objects"
     assert place_of(letter(3)) == ("clicks", 0, 3)
+
+
+def test_the_place_of_a_letter_is_printed_as_it_is(file: Path) -> None:
+    """`:100:` between two colons is the name of an emoji, which a terminal library likes to show."""
+    write(file.parent / "dead", letter(4711, partition=100, value='{"mood": ":smile:"}'))
+    for options in ([], ["--json"]):
+        assert "clicks:100:4711" in CliRunner().invoke(app, ["dead", "list", str(file), *options]).output
+        assert ":smile:" in CliRunner().invoke(app, ["dead", "show", str(file), *options]).output

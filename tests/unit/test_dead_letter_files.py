@@ -1,5 +1,6 @@
 """Dead-letter files: staged, then published; a replay overwrites; what counts already is not repeated."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from landonce.engine.dead_letters import (
     stage,
     stage_refused,
     stem,
+    sync,
     with_refusals,
     write_letters,
 )
@@ -163,6 +165,41 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / f"{PLAN}-0003.jsonl").write_text('{"topic": ')
     with pytest.raises(LettersUnreadable, match="line 1"):
         offsets(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b'{"topic": "t", "partition": 0, "offset": 1, "value": "\xff"}\n', b"\0" * 512])
+def test_a_file_whose_bytes_were_damaged_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / f"{PLAN}-0003.jsonl").write_bytes(content)
+    with pytest.raises(LettersUnreadable, match="line 1"):
+        offsets(tmp_path)
+
+
+def test_a_file_that_goes_while_all_are_read_is_no_error(tmp_path: Path) -> None:
+    """A replay beside an audit takes letters out of their files, and removes those that are empty then."""
+    for block in (0, 1):
+        publish(tmp_path, PLAN, [staged(tmp_path, PLAN, block, [letter(block)])])
+    letters = committed(tmp_path, "clicks")
+    assert next(letters)["offset"] == 0
+    for path in files(tmp_path, "clicks"):
+        path.unlink()
+    assert list(letters) == []
+
+
+def test_a_folder_that_only_workers_may_write_to_is_named(tmp_path: Path) -> None:
+    name = staged(tmp_path, PLAN, 0, [letter(1)])
+    (tmp_path / name).mkdir()
+    with pytest.raises(DeadLettersUnwritable, match=f"dead letters in {tmp_path} cannot be published"):
+        publish(tmp_path, PLAN, [name])
+    (tmp_path / name).rmdir()
+    publish(tmp_path, PLAN, [name])
+    assert offsets(tmp_path) == [1]
+
+
+def test_a_folder_whose_names_cannot_be_synced_is_fine() -> None:
+    """So it is on SMB; `/proc` refuses it, too."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.fsync(os.open("/proc", os.O_RDONLY))
+    sync(Path("/proc"))
 
 
 def test_another_ledgers_batch_of_the_same_number_is_left_alone(tmp_path: Path) -> None:

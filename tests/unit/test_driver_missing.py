@@ -84,7 +84,7 @@ def test_a_topic_that_comes_back_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_stays_away_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_AWAY", 0.5)
+    monkeypatch.setattr(drivers, "_UNKNOWN_FOR", 0.5)
     brokers, began = Brokers(lambda look: look > 1), time.monotonic()
     with pytest.raises(TopicMissing, match="'t'"):
         driver(brokers, tmp_path).run()
@@ -108,7 +108,7 @@ def test_what_a_query_asks_is_waited_for_too(tmp_path: Path) -> None:
 
 def test_what_a_query_asks_is_missing_if_it_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each micro-batch may wait as long, however long the last one waited."""
-    monkeypatch.setattr(drivers, "_AWAY", 0.5)
+    monkeypatch.setattr(drivers, "_UNKNOWN_FOR", 0.5)
     brokers = Brokers(lambda _: True)
     asking = driver(brokers, tmp_path)
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,30 @@ def test_what_others_keep_there_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     end(process)
     assert half_made.is_dir()
     assert alike.read_text() == "mine"
+
+
+STARTING = """
+import os, signal
+from pathlib import Path
+import landonce.engine.spark.session as session
+from landonce.config.model import Spark
+session._start_java = lambda: os.kill(os.getpid(), signal.SIGKILL)
+session.open_session("leftovers", Spark(conf={"spark.hadoop.fs.s3a.secret.key": "canary"}))
+"""
+
+
+def files_with(place: Path, text: str) -> Sequence[Path]:
+    return [each for each in place.rglob("*") if each.is_file() and text in each.read_text(errors="replace")]
+
+
+def test_settings_with_secrets_do_not_outlive_a_driver_that_is_killed_while_java_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    killed = subprocess.run([sys.executable, "-c", STARTING], capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    [file] = files_with(tmp_path, "canary")
+    assert file.stat().st_mode & 0o077 == 0, "others may read it"
+    process, _ = start(monkeypatch, tmp_path)
+    end(process)
+    assert files_with(tmp_path, "canary") == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,3 +91,34 @@ def test_a_terminal_shows_how_many_blocks_of_a_write_are_done(
     running(monkeypatch, lambda observer, _: observer.step(WRITE))
     run(file)
     assert "clicks: writing batch 1, 2 of 3 blocks" in capsys.readouterr().err
+
+
+BLOCKED = """
+import sys, threading
+from types import SimpleNamespace
+from landonce.cli.command import log_to_stderr
+from landonce.cli.progress import LogProgress
+from landonce.cli.run import _Signals
+log_to_stderr(False)
+signals, driver = _Signals(LogProgress("clicks").note), SimpleNamespace(stopping=threading.Event())
+signals.stop(driver)
+print("writing", flush=True)
+for _ in range(3000):
+    sys.stderr.write("x" * 300 + "\\n")
+print("stopping" if driver.stopping.is_set() else "running on", flush=True)
+"""
+
+
+def test_a_stop_is_heard_while_nobody_reads_the_log() -> None:
+    """The signal comes in the middle of a write to a full pipe, to which its handler writes, too."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "stopping\n"), err[-500:]

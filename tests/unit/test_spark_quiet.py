@@ -9,7 +9,7 @@ import threading
 import pytest
 from pyspark import accumulators
 
-from landonce.engine.spark.session import quiet_at_its_end
+from landonce.engine.spark.session import need_java, quiet_at_its_end
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,8 @@ def test_the_server_for_accumulators_tells_only_what_is_not_the_end_of_the_jvm(
     said = capfd.readouterr().err
     assert passed in said
     assert bool(passed) is bool(said)
+
+
+def test_java_is_known_though_it_repeats_options_with_quotes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", '-Dname="a b"')
+    need_java()

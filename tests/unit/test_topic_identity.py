@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from landonce.engine import letters
-from landonce.engine.letters import stage_letters
-from landonce.engine.perform import tasks_of
+from landonce.engine import task as engine_task
+from landonce.engine.perform import Performer
+from landonce.engine.publish import Letters
+from landonce.engine.task import stage_letters
 from landonce.errors import Halt, SourceUnavailable, TopicMissing, TopicRecreated, Transient
 from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState
@@ -24,6 +26,7 @@ from landonce.read.kafka import broker
 from landonce.read.kafka.records import KafkaRecords
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.deduplicating import InsertRecipe, InsertTask
+from landonce.sinks.worker import Task
 from landonce.testing.reference_sinks import SqliteSink
 
 OLD, NEW = "6hVZB3FmRCu3eFJXKZlJ2g", "yM2Sh1wYQtKkGmSyaBnmXQ"
@@ -102,11 +105,13 @@ def test_one_client_serves_all_blocks_of_a_process(brokers: Brokers, monkeypatch
     assert brokers.clients == 3, "a forked process cannot use the client of its parent"
 
 
-def test_a_task_knows_the_topics_of_its_own_block() -> None:
+def test_a_task_knows_the_topics_of_its_own_block(tmp_path: Path) -> None:
     blocks = tuple(Block((Range(Partition(topic, 0), 0, 5),), "events", number=at) for at, topic in enumerate("tuw"))
     plan = Plan(batch=1, blocks=blocks, fingerprint="f", deadline=0)
     held = LedgerState("p", lineage="l", cluster_id="c", topic_ids=(("t", OLD), ("u", NEW)), pending=plan)
-    tasks = tasks_of(Write(plan, (0, 1, 2), Mode.FIRST), held)
+    performer: Any = SimpleNamespace(letters=Letters(tmp_path, "p"))
+    write = Write(plan, (0, 1, 2), Mode.FIRST)
+    tasks = [Task(**Performer.task(performer, write, index, held)) for index in write.indexes]
     assert [each.topics for each in tasks] == [{"t": OLD}, {"u": NEW}, {}]
 
 
@@ -138,7 +143,7 @@ def test_dead_letters_that_are_read_again_are_not_another_topics(
         topic_ids=(("t", OLD),),
     )
     rejected = Rejected(Partition("t", 0), 3, "no number")
-    monkeypatch.setattr(letters, "find", lambda *_: {})
+    monkeypatch.setattr(engine_task, "find", lambda *_: {})
     with pytest.raises(TopicRecreated):
         stage_letters(recipe, task, (rejected,), {})
     assert not list(tmp_path.glob("dead/*"))

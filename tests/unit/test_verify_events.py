@@ -32,8 +32,8 @@ def audit_of(records, *, late="dead_letter", shared=(), later=(), before=()):
     for bound, those in zip(BOUNDS, records, strict=True):
         audit.add(bound, keyed(those), np.array([state for _, _, state in those], np.uint8))
     return audit.judge(
-        lambda: iter([keyed([(key, 0, 0) for key in later])]),
-        lambda: iter([ids([key for key in before if key is not None]), *(None for key in before if key is None)]),
+        [keyed([(key, 0, 0) for key in later])],
+        [ids([key for key in before if key is not None]), *(None for key in before if key is None)],
     )
 
 

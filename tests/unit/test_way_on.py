@@ -22,6 +22,11 @@ def test_it_does_not_name_the_command_that_says_it(command: str, running: str, s
     assert next_step(command, "clicks.yaml", running) == said
 
 
+def test_a_file_whose_name_has_a_space_is_one_word_of_the_command() -> None:
+    assert next_step("landonce run {file}", "my clicks.yaml", "check") == "landonce run 'my clicks.yaml'"
+    assert next_step("landonce run {file}", "my clicks.yaml", "run") == ""
+
+
 def test_an_error_of_check_does_not_send_to_check(capsys: pytest.CaptureFixture[str]) -> None:
     error = TargetRefused("no such thing.", safe="Nothing was written.", command="landonce check {file}")
     say_error(error, ["check", "clicks.yaml"])

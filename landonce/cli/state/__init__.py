@@ -13,11 +13,10 @@ from typing import Annotated
 
 import typer
 
-from landonce.cli.command import File, Json
+from landonce.cli.command import File, Json, Yes
 
 _LOOK, _SOURCE, _PLAN, _TABLE = "Look", "The source changed", "A plan is pending", "A table changed (Iceberg)"
 _MOVE_IN, _SEEK = "Move in (Iceberg, ClickHouse)", "Move the position"
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 state = typer.Typer(
     help="Show a pipeline's state, and decide what only a person can decide.\n\n"

@@ -16,19 +16,28 @@ from pathlib import Path
 
 import typer
 
-from landonce.cli.command import accept_operations_of, confirm, opened, operating, operations_of, out
+from landonce.cli.command import (
+    FENCES,
+    accept_operations_of,
+    confirm,
+    done,
+    letters_of,
+    opened,
+    operating,
+    operations_of,
+    out,
+)
 from landonce.clock import milliseconds
 from landonce.config.model import seconds
 from landonce.engine import dead_letters, replay
-from landonce.engine.letter_topic import LetterTopic
-from landonce.engine.publish import Letters
+from landonce.engine.letter_choice import parse_place
 from landonce.errors import ConfigError, Halt, NothingToDo, SeekRefused, StartRefused, Transient
 from landonce.protocol import operate
 from landonce.protocol.block_rows import accounted
 from landonce.protocol.blocks import Kind
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.letters import partition_of
-from landonce.protocol.operate import Decision, Return
+from landonce.protocol.operate import Return
 from landonce.protocol.ranges import Partition, Range, without
 from landonce.protocol.source import SourceView, Start, StartAt
 from landonce.protocol.start import begin_since
@@ -139,7 +148,8 @@ class Goal:
     def of(self, target: Operations, state: LedgerState, view: SourceView) -> dict[Partition, int]:
         extents = {each: extent for each, extent in view.extents if each in state.committed()}
         if self.offsets:
-            return dict(map(_placed, self.offsets))
+            places = (parse_place(each, "--to-offset: ") for each in self.offsets)
+            return {Partition(topic, number): offset for topic, number, offset in places}
         if self.edge:
             return {each: at.start if self.edge == "earliest" else at.stable_end for each, at in extents.items()}
         moment = milliseconds(self.timestamp) if self.timestamp is not None else int((time.time() - self.ago) * 1000)
@@ -179,13 +189,6 @@ def length(text: str) -> float:
     return found
 
 
-def _placed(text: str) -> tuple[Partition, int]:
-    topic, number, offset = (*text.rsplit(":", 2), "", "")[:3]
-    if not (topic and number.isdigit() and offset.isdigit()):
-        raise ConfigError(f"--to-offset: {text!r} is not topic:partition:offset.", safe=UNCHANGED)
-    return Partition(topic, int(number)), int(offset)
-
-
 def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
     """Moves the position, after rows and dead letters above it are removed, if that is asked for."""
     with operating(file) as target:
@@ -194,7 +197,7 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
             _stay(target, file, yes=yes)
             return
         state, config = target.required(seeking=True), target.parts.config
-        _letters(target).settle_left(state)
+        letters_of(target).settle_left(state)
         kept = operate.kept_ranges(target.parts.ledger.journal())
         if goal.resume:
             if state.pending is None or state.pending.kind is not Kind.SEEK:
@@ -214,10 +217,9 @@ def seek(file: Path, goal: Goal, *, remove: bool, yes: bool) -> None:
             forgotten = _counted(target, state, operate.counted_ranges(state, seeking.decision.new), state.totals)
             regained = _counted(target, state, seeking.regained, Totals(filtered=int(seeking.filtered)))
             seeking = operate.uncounted(seeking, forgotten.minus(regained))
-        costs = (*seeking.decision.costs, "A driver of this pipeline that still runs ends with exit code 4.")
-        confirm(seeking.decision.does, costs, yes=yes)
+        confirm(seeking.decision.does, (*seeking.decision.costs, FENCES), yes=yes)
         target.carry_out(state, seeking, partial(replay.remove, config.dead_letters.path, config.pipeline))
-    _done(seeking.decision, file)
+    done(file, f": epoch {seeking.decision.new.epoch}")
 
 
 def _roll_back(target: Operations, file: Path, state: LedgerState, back: Return, *, yes: bool) -> None:
@@ -230,8 +232,8 @@ def _roll_back(target: Operations, file: Path, state: LedgerState, back: Return,
 
 
 def _stay(target: Operations, file: Path, *, yes: bool) -> None:
-    """The letters of what stays removed are listed before the ledger says so, and go after it: whoever is faster keeps them."""
-    config, letters = target.parts.config, _letters(target)
+    """Leaves rows removed. The letters of their records are listed before the ledger is changed, and removed after it."""
+    config, letters = target.parts.config, letters_of(target)
     if (seen := target.load(target.observed)) is not None:
         letters.settle_left(seen)
     choice = target.stay(_new_owner())
@@ -281,7 +283,7 @@ def import_position(file: Path, before: Before, *, yes: bool) -> None:
         found = target.take_over(before, _new_owner())
         confirm(found.decision.does, found.decision.costs, yes=yes)
         found.adopt()
-    _done(found.decision, file)
+    done(file, f": epoch {found.decision.new.epoch}")
 
 
 def _suits(target: Operations, command: str) -> None:
@@ -296,13 +298,12 @@ def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: 
     """Explains, asks, and changes the ledger. If a driver changed it in the meantime, this raises `Fenced` and does nothing.
     Staged dead letters of a plan that is given up count from then on: the plan is never written again."""
     ledger, decision = choice.state, choice.decision
-    letters = _letters(target)
+    letters = letters_of(target)
     letters.settle_left(ledger)
     given_up = ledger.pending is not None and decision.new.pending is None
     if given_up:
         decision = replace(decision, does=(*decision.does, letters.given_up(ledger)))
-    costs = (*decision.costs, also, "A driver of this pipeline that still runs ends with exit code 4.")
-    confirm(decision.does, costs, yes=yes)
+    confirm(decision.does, (*decision.costs, also, FENCES), yes=yes)
     if choice.before is not None:
         choice.before()
     if choice.change is not None:
@@ -311,17 +312,7 @@ def _decide(target: Operations, file: Path, choice: Choice, *, yes: bool, also: 
         target.change(ledger, decision)
     if given_up:
         letters.publish_given_up(ledger, decision.new)
-    _done(decision, file)
-
-
-def _letters(target: Operations) -> Letters:
-    config, ledger = target.parts.config, target.parts.ledger
-    return Letters(config.dead_letters.path, config.pipeline, ledger.journal, ledger.load, LetterTopic.of(config))
-
-
-def _done(decision: Decision, file: Path) -> None:
-    out.print(f"[green]done[/], and recorded in the journal: epoch {decision.new.epoch}. Next:", end=" ")
-    out.print(f"landonce run {file}", markup=False)
+    done(file, f": epoch {decision.new.epoch}")
 
 
 def _landed(target: Operations, state: LedgerState, ranges: tuple[Range, ...]) -> str:

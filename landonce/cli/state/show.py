@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from landonce.cli.command import accept_operations_of, opened, operations_of, out, print_json
+from landonce.cli.command import accept_operations_of, account, opened, operations_of, out, print_json
 from landonce.config.secrets import redact
 from landonce.engine import dead_letters
 from landonce.errors import LandonceError
@@ -17,8 +18,8 @@ from landonce.protocol.reasons import Reasons, lines
 from landonce.protocol.seek_marker import interrupted
 from landonce.protocol.source import SourceView
 from landonce.sinks.operations import LedgerAddress, Operations
-from landonce.sinks.parts import Parts
 
+T = TypeVar("T")
 _LISTED = 5
 _SHOWN_TABLES = 50
 _COUNTED = 100_000
@@ -64,50 +65,34 @@ class _Seen:
 
 def _look(target: Operations) -> _Seen:
     parts, ledger = target.parts, target.observed
-    state = target.load(ledger)
+    state, folder, name = target.load(ledger), parts.config.dead_letters.path, parts.config.pipeline
     journal = ledger.journal() if state is not None else ()
-    source, no_source = _survey(parts)
-    tables, no_tables = _tables(target, state)
-    reasons, no_letters = _reasons(parts)
+    source, no_source = _asked(parts.source)
+    tables, no_tables = _asked(lambda: tuple(report_on(state, each) for each in target.tables(state)) if state else ())
+    reasons, no_letters = _asked(lambda: dead_letters.reasons(folder, name, _COUNTED) if folder.is_dir() else ())
     return _Seen(
-        pipeline=parts.config.pipeline,
+        pipeline=name,
         kept=target.kept(),
         ledger=state,
         journal=journal,
         source=source,
         no_source=no_source,
-        tables=tables,
+        tables=tables or (),
         no_tables=no_tables,
         noticed=target.noticed(ledger),
         claimed=target.claimed(state) if state is not None else (),
-        letters=parts.config.dead_letters.path if reasons else None,
-        reasons=reasons,
+        letters=folder if reasons else None,
+        reasons=reasons or (),
         no_letters=no_letters,
     )
 
 
-def _survey(parts: Parts) -> tuple[SourceView | None, str]:
+def _asked(ask: Callable[[], T]) -> tuple[T | None, str]:
+    """The answer; or none, and why."""
     try:
-        return parts.source(), ""
+        return ask(), ""
     except LandonceError as error:
         return None, error.what
-
-
-def _tables(target: Operations, state: LedgerState | None) -> tuple[tuple[MarkReport, ...], str]:
-    if state is None:
-        return (), ""
-    try:
-        return tuple(report_on(state, view) for view in target.tables(state)), ""
-    except LandonceError as error:
-        return (), error.what
-
-
-def _reasons(parts: Parts) -> tuple[Reasons, str]:
-    folder = parts.config.dead_letters.path
-    try:
-        return (dead_letters.reasons(folder, parts.config.pipeline, _COUNTED) if folder.is_dir() else ()), ""
-    except LandonceError as error:
-        return (), error.what
 
 
 def _show(seen: _Seen) -> None:
@@ -115,13 +100,10 @@ def _show(seen: _Seen) -> None:
     if ledger is None:
         out.print(f"pipeline {seen.pipeline}: no ledger yet. The first `landonce run` creates it.", markup=False)
         return
-    totals = ledger.totals
     out.print(
         f"pipeline {seen.pipeline}: epoch {ledger.epoch}, version {ledger.version}, batch {ledger.batch}", markup=False
     )
-    out.print(
-        f"{totals.read} read = {totals.landed} landed + {totals.dead_lettered} dead-lettered + {totals.filtered} filtered"
-    )
+    out.print(account(ledger.totals))
     if seen.letters is not None:
         there = sum(each.records for each in seen.reasons)
         out.print(redact(f"{there:,} dead letters in {seen.letters}, by reason:"), markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from landonce.engine.spark.temp_dirs import temporary_folder
 from landonce.errors import ConfigError
 from landonce.jvm import forget_ended, has_ended, java, spark_errors
 
+QUIET_LOG = Path(__file__).with_name("log4j2.properties")
 _PINNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -64,19 +66,15 @@ def open_session(
     """
     need_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _local(spark):
+    if not is_remote(spark):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name in _LOUD:
         logging.getLogger(name).disabled = True
     logging.getLogger().addFilter(_not_of_py4j)
     forget_ended()
-    with (
-        spark_errors(),
-        _settings_for_java(
-            _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})})
-        ) as builder,
-        _own_handler_kept(),
-    ):
+    folder = temporary_folder() if SparkContext._gateway is None and not _submitted() else None
+    settings = _settings(pipeline, spark, expressions, {**_loading(spark, work), **(extra or {})}, folder)
+    with spark_errors(), _settings_for_java(settings, folder) as builder, _own_handler_kept():
         _start_java()
         session = builder.getOrCreate()
         quiet_at_its_end(session.sparkContext._accumulatorServer)
@@ -111,8 +109,8 @@ def active_session() -> SparkSession | None:
 
 
 def _start_java() -> None:
-    """Starts the JVM, if there is none yet, with its standard error passed on line by line: without what nobody can act on, and
-    through `sys.stderr`, so that lines do not run into a live view."""
+    """Starts the JVM, if there is none yet. Its standard error is passed on line by line through `sys.stderr`, so that lines do not run
+    into a live view, and without Java's own warning about modules."""
     if SparkContext._gateway is not None or _submitted():
         return
     reading, writing = os.pipe()
@@ -137,12 +135,9 @@ def _own_handler_kept() -> Iterator[None]:
     """PySpark takes SIGINT for itself when it starts. A handler that was set before is kept."""
     before = signal.getsignal(signal.SIGINT)
     yield
-    if callable(before) and before is not signal.default_int_handler and _in_main_thread():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if callable(before) and before is not signal.default_int_handler and in_main_thread:
         signal.signal(signal.SIGINT, before)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
@@ -164,12 +159,16 @@ def session_if_needed(opens: Callable[[], SparkSession]) -> Iterator[Callable[[]
                 opened[0].stop()
 
 
-def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str]) -> dict[str, str]:
+def _settings(
+    pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str, str], folder: Path | None
+) -> dict[str, str]:
+    """`folder`: for the temporary files of a JVM that is to be started, unless `SPARK_SUBMIT_OPTS` names one."""
     own: dict[str, str] = {}
     if not _submitted():
-        options = f"-Dlog4j2.configurationFile={_quiet_log()}{archive.java_options()}"
+        options = f"-Dlog4j2.configurationFile={QUIET_LOG}{archive.java_options()}"
         options += "" if expressions else f" {_QUICK_START}"
-        options += _temporary()
+        chosen = "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", "")
+        options += f" -Djava.io.tmpdir={folder}" if folder is not None and not chosen and " " not in str(folder) else ""
         own = {**_DEFAULTS, "spark.master": spark.master or "local[*]", "spark.driver.extraJavaOptions": options}
     if not _submitted() or not SparkConf().contains(_REDACTION):
         own[_REDACTION] = _SECRETS
@@ -178,36 +177,29 @@ def _settings(pipeline: str, spark: Spark, expressions: bool, extra: Mapping[str
 
 
 def _loading(spark: Spark, work: str) -> dict[str, str]:
-    if not work or _submitted() or not _local(spark):
+    if not work or _submitted() or is_remote(spark):
         return {}
     return {"spark.python.daemon.module": daemon.__name__, f"spark.executorEnv.{daemon.LOADED}": work}
 
 
-def _temporary() -> str:
-    """Where a JVM that is to be started puts its files aside, unless that was said already."""
-    if SparkContext._gateway is not None or "java.io.tmpdir" in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-        return ""
-    folder = temporary_folder()
-    return f" -Djava.io.tmpdir={folder}" if " " not in str(folder) else ""
-
-
 @contextmanager
-def _settings_for_java(settings: Mapping[str, str]) -> Iterator[SparkSession.Builder]:
-    """Settings for a JVM that is to be started go through a file that only this user may read, and that is gone after.
-
-    PySpark would put them on the command line, where everybody on the machine can read them.
-    """
+def _settings_for_java(settings: Mapping[str, str], folder: Path | None) -> Iterator[SparkSession.Builder]:
+    """Settings for a JVM that is to be started go through a file that only this user may read, and that is deleted afterwards: PySpark
+    would put them on the command line, where everybody on the machine can read them. The next start deletes the file of a process
+    that was killed meanwhile, with its `folder`. None: there is a JVM already."""
     builder = SparkSession.builder
-    if SparkContext._gateway is not None or _submitted():
+    if folder is None:
         for name, value in settings.items():
             builder = builder.config(name, value)
         yield builder
         return
-    handle, path = tempfile.mkstemp(prefix="landonce-spark-", suffix=".conf")
+    handle, path = tempfile.mkstemp(suffix=".conf", dir=folder)
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+            for name, value in settings.items():
+                escaped = value.replace("\\", "\\\\").replace("\n", "\\n")  # as Java's properties files want it
+                file.write(f"{name}={escaped}\n")
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(path)} pyspark-shell"
         yield builder
     finally:
@@ -216,11 +208,6 @@ def _settings_for_java(settings: Mapping[str, str]) -> Iterator[SparkSession.Bui
             os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
         else:
             os.environ["PYSPARK_SUBMIT_ARGS"] = before
-
-
-def _escaped(value: str) -> str:
-    """As Java's properties files want it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _refuse_speculation(session: SparkSession) -> None:
@@ -233,14 +220,13 @@ def _refuse_speculation(session: SparkSession) -> None:
         )
 
 
-def is_remote(spark: Spark) -> bool:
-    """Whether workers may run on other machines."""
-    return not _local(spark)
-
-
 def need_java() -> None:
     """One clear sentence instead of a Java stack trace."""
-    found = _java_version()
+    path, found = java(), None
+    if path is not None:
+        reply = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
+        version = re.search(r'version "(\d+)', reply)
+        found = int(version[1]) if version is not None else None
     if found is None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME={home} has no bin/java that runs" if home else "there is none"
@@ -252,31 +238,14 @@ def need_java() -> None:
 _INSTALL = "apt-get install openjdk-17-jre-headless   (or set JAVA_HOME)"
 
 
-def _java_version() -> int | None:
-    found = java()
-    if found is None:
-        return None
-    reply = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = reply.split('"')[1] if '"' in reply else ""
-    major = version.split(".")[0]
-    return int(major) if major.isdigit() else None
-
-
 def _submitted() -> bool:
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _local(spark: Spark) -> bool:
-    return _master(spark).startswith("local")
-
-
-def _master(spark: Spark) -> str:
-    """Under spark-submit its own word counts, and not the file's."""
-    if not _submitted():
-        return spark.master or "local[*]"
-    SparkContext._ensure_initialized()
-    return SparkConf().get("spark.master") or "local[*]"
-
-
-def _quiet_log() -> Path:
-    return Path(__file__).with_name("log4j2.properties")
+def is_remote(spark: Spark) -> bool:
+    """Whether workers may run on other machines. Under spark-submit its own master counts, and not the file's."""
+    master = spark.master
+    if _submitted():
+        SparkContext._ensure_initialized()
+        master = SparkConf().get("spark.master")
+    return not (master or "local[*]").startswith("local")
