@@ -112,6 +112,9 @@ class TableLedger(Ledger, Generic[FileT]):
 
     A pending plan is never kept: nothing of it can land but in the commit that also moves the position, so a driver that starts may plan
     again.
+
+    A commit is made to the table as its `old` state knows it: as the load found it that gave this state, or as the commit of this driver
+    left it that made it. A look in between changes nothing of that, for it may show what others have done since.
     """
 
     def __init__(self, table: MarkedTable[FileT], pipeline: str, *, follow: bool = True) -> None:
@@ -119,6 +122,11 @@ class TableLedger(Ledger, Generic[FileT]):
         self.table = table
         self._follow = follow
         self._view: OwnView | None = None
+        """What the last look found."""
+        self._loaded: LedgerState | None = None
+        """What it said of the pipeline."""
+        self._committed: OwnView | None = None
+        """The table as the last commit of this driver left it."""
         self.noticed = ""
         """What the last look found that people should hear of."""
         self._set_back = ""
@@ -149,7 +157,7 @@ class TableLedger(Ledger, Generic[FileT]):
         return self._view.valid if self._view else None
 
     def load(self) -> LedgerState | None:
-        self.noticed, self._set_back = self._set_back, ""
+        self.noticed, self._set_back, self._loaded = self._set_back, "", None
         view = self._view = self.table.view()
         if view is None:
             return None
@@ -157,10 +165,11 @@ class TableLedger(Ledger, Generic[FileT]):
             if not self._follow:
                 raise rollback_refused([self.table.name])
             self.noticed = rollback_notice(view)
-        return own_state(view)
+        self._loaded = own_state(view)
+        return self._loaded
 
     def load_while_idle(self) -> None:
-        """`check_owner` says it: what `load` sees, the next commit would take for what this driver had seen before."""
+        """`check_owner` says it, at every look at the table."""
 
     def create(self, state: LedgerState) -> LedgerState:
         """The first change makes the first commit; before that there is nothing to create."""
@@ -168,7 +177,8 @@ class TableLedger(Ledger, Generic[FileT]):
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
         check_change(self.pipeline, old, new)
-        recorded = self.last is not None and key(self.last.state) == key(new)
+        last = self._committed.last if self._committed is not None else None
+        recorded = last is not None and key(last.state) == key(new)
         if new.pending is None and not recorded:
             self.commit(old, new, note=note)
         return new
@@ -183,7 +193,7 @@ class TableLedger(Ledger, Generic[FileT]):
         seen = self.table.view()
         if seen is None:
             raise no_such_table(self.table.name)
-        self._judge(seen, held, held)
+        self._judge(self._known(held), seen, held, held)
 
     def commit(
         self,
@@ -199,18 +209,19 @@ class TableLedger(Ledger, Generic[FileT]):
         note: Note | None = None,
     ) -> None:
         """Swaps the state, and adds files in the same commit. Without a batch of its own, the last mark's batch is said again."""
-        before = self._mark
+        known = self._known(old)
+        before = known.valid
         mark = Mark(
             state=replace(new, tables=()),
             started=started if started is not None else before.started if before else (),
-            letters=self.letters if letters is None else letters,
-            letters_in=self.letters_in if letters is None else letters_in,
+            letters=letters if letters is not None else before.letters if before else (),
+            letters_in=letters_in if letters is not None else before.letters_in if before else "",
             tops=raised(before, new, tops),
         )
-        judge = partial(self._judge, old=old, new=new)
+        judge = partial(self._judge, known, old=old, new=new)
         _, seen = self.table.commit(judge, mark, files, valid_through=valid_through, note=note)
         judge(seen)  # others may have committed since: theirs must not be taken for ours
-        self._view = seen
+        self._view = self._committed = seen
 
     def journal(self) -> tuple[Note, ...]:
         return self.table.journal()
@@ -218,21 +229,23 @@ class TableLedger(Ledger, Generic[FileT]):
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def _judge(self, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
-        judged = own_verdict(self._known(), seen, new)
+    def _judge(self, known: OwnView, seen: OwnView, old: LedgerState, new: LedgerState) -> Verdict:
+        judged = own_verdict(known, seen, new)
         if judged is Verdict.MOVED and not seen.rolled_back:
             self._set_back = rollback_notice(seen)
         refuse(judged, old, seen)
         return judged
 
-    def _known(self) -> OwnView:
-        if self._view is None:
+    def _known(self, state: LedgerState) -> OwnView:
+        """The table as this state knows it."""
+        known = self._view if self._committed is None or state == self._loaded else self._committed
+        if known is None:
             raise TableReplaced(
                 f"the table {self.table.name} did not exist when the driver took the pipeline.",
                 safe="Nothing was written.",
                 command="start again: landonce run {file}",
             )
-        return self._view
+        return known
 
 
 # On the driver.
