@@ -7,7 +7,7 @@ good for sizing only. Records are counted, never computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NO_END = 2**63 - 1
 """Past every offset."""
@@ -48,19 +48,18 @@ class Range:
         return self.first <= offset < self.end
 
 
+def span_of(ranges: Iterable[Range]) -> int:
+    """At most this many records in all of them."""
+    return sum(each.span for each in ranges)
+
+
 def without(whole: Range, gone: Iterable[Range]) -> tuple[Range, ...]:
     """What is left of a range, in order."""
-    left: tuple[Range, ...] = (whole,)
-    for each in gone:
-        left = tuple(piece for old in left for piece in _without(old, each))
-    return left
-
-
-def _without(old: Range, gone: Range) -> tuple[Range, ...]:
-    if old.partition != gone.partition:
-        return (old,)
-    pieces = ((old.first, min(old.end, gone.first)), (max(old.first, gone.end), old.end))
-    return tuple(Range(old.partition, first, end) for first, end in pieces if first < end)
+    left = [(whole.first, whole.end)]
+    for each in (each for each in gone if each.partition == whole.partition):
+        pieces = (((first, min(end, each.first)), (max(first, each.end), end)) for first, end in left)
+        left = [(first, end) for both in pieces for first, end in both if first < end]
+    return tuple(replace(whole, first=first, end=end) for first, end in left)
 
 
 def label_of(labels: Mapping[str, str], partition: Partition) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from landonce.errors import ImportRefused, PartitionVanished, PositionBeyondEnd
 from landonce.protocol.ledger import LedgerState, Position, bound
-from landonce.protocol.operate.take_over import nothing_known
+from landonce.protocol.operate.decision import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView, Start, bind
 from landonce.sinks.iceberg.move_in import query

@@ -19,8 +19,6 @@ so that the one compare-and-set that records it also fences a driver that still 
 """
 
 from landonce.protocol.operate.decision import Decision, Restated, accept_change, drop_letters, fill, settle
-from landonce.protocol.operate.gap import accept_gap
-from landonce.protocol.operate.rebase import changed_topics, landed_too, rebase
 from landonce.protocol.operate.roll_back import PastCommit, Return, refuse_undone, roll_back
 from landonce.protocol.operate.seek import (
     Ability,
@@ -44,6 +42,7 @@ from landonce.protocol.operate.tables import (
     known_state,
     nothing_uncertain,
 )
+from landonce.protocol.operate.topics import accept_gap, changed_topics, landed_too, rebase
 
 __all__ = [
     "Ability",

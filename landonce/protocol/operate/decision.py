@@ -1,4 +1,4 @@
-"""One change that an operator may make, before it is made; and those of a plan that is pending. Pure."""
+"""One change that an operator may make, before it is made; those of a plan that is pending; and what every import refuses. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from landonce.errors import ConfigError, NothingToDo
+from landonce.errors import ConfigError, ImportRefused, NothingToDo
 from landonce.protocol import marks
 from landonce.protocol.block_rows import BlockState, PushRow
 from landonce.protocol.blocks import Block, Kind, Plan
@@ -147,15 +147,30 @@ def settle(
             f"--block: {key!r} is not a block whose outcome is unknown; these are: {listed(open_)}.",
             safe="Nothing was changed.",
         )
-    return _decision(state, blocks[key], key, owner, landed=landed), claimed[blocks[key].number]
-
-
-def _decision(state: LedgerState, block: Block, key: str, owner: str, *, landed: bool) -> Decision:
-    batch = state.pending.batch if state.pending is not None else 0
+    block, batch = blocks[key], state.pending.batch if state.pending is not None else 0
     if landed:
         does = f"Block {key} ({block}) of batch {batch} counts as landed, and is never pushed again."
         cost = "If it did not arrive, its records never reach the target."
     else:
         does = f"Block {key} ({block}) of batch {batch} counts as absent, and is pushed again at the next start."
         cost = "If it did arrive, its records are in the target twice."
-    return Decision("settle", taken(state, owner), (does,), (cost,))
+    return Decision("settle", taken(state, owner), (does,), (cost,)), claimed[block.number]
+
+
+# Going on where another writer stopped.
+
+
+def refused(what: str, command: str) -> ImportRefused:
+    return ImportRefused(what, safe="Nothing was changed.", command=command)
+
+
+def nothing_known(state: LedgerState | None, marked: str = "") -> None:
+    """Raises if the pipeline has a position already. `marked`: a table that carries its mark."""
+    if (state is None or state.fresh) and not marked:
+        return
+    where = f"the table {marked}" if marked else "its ledger"
+    name = f"pipeline {state.pipeline!r}" if state is not None else "the pipeline"
+    raise refused(
+        f"{name} has a position already, in {where}.",
+        "landonce run {file}   (it goes on from there), or give the pipeline another name in {file}",
+    )

@@ -20,9 +20,9 @@ from landonce.errors import NothingToDo, SeekRefused
 from landonce.protocol.ledger import LedgerState, Position, Totals, taken
 from landonce.protocol.marks import Mark, same_offsets
 from landonce.protocol.operate.decision import Decision, listed
-from landonce.protocol.operate.gap import same_source
 from landonce.protocol.operate.seek import said_again, within
-from landonce.protocol.ranges import Partition, Range, without
+from landonce.protocol.operate.topics import same_source
+from landonce.protocol.ranges import Partition, Range, span_of, without
 from landonce.protocol.source import SourceView
 
 Positions = tuple[tuple[Partition, Position], ...]
@@ -69,8 +69,16 @@ def roll_back(
     wanted position stays so."""
     same_source(state, view)
     within(state, view, to)
-    _only_back(state, to)
-    wanted = {**state.committed(), **to}
+    committed = state.committed()
+    if any(at > committed[each] for each, at in to.items()):
+        raise SeekRefused(
+            "rows of this table go together with their snapshot, for all partitions at once, so one command goes back or forwards.",
+            safe="Nothing was changed.",
+            command="go back first, then forwards, without --remove-rows",
+        )
+    if all(at == committed[each] for each, at in to.items()):
+        raise NothingToDo("the pipeline is there already.", safe="Nothing was changed.", command="landonce run {file}")
+    wanted = {**committed, **to}
     base, mark, positions, later = _newest(state, wanted, history)
     _only_ours(base, later)
     _in_kafka(view, state, positions, base)
@@ -78,8 +86,26 @@ def roll_back(
     new = replace(
         taken(state, owner), positions=positions, totals=mark.state.totals, lately=Totals(), batch=state.batch + 1
     )
-    does = (_returns(base, later), *_earlier(wanted, positions), *said_again(again))
-    return Return(Decision("seek", new, does, _costs(again)), history[0].snapshot, base.snapshot, mark)
+    earlier = tuple((each, at) for each, at in positions if at.committed < wanted[each])
+    does = (
+        f"The table goes back to its snapshot {base.snapshot} of {base.at}. {len(later)} later snapshots are not current any more, and "
+        "their rows go with them.",
+        *(
+            (f"That is earlier than was asked for, since no snapshot ends in between: {_listed(earlier)}.",)
+            if earlier
+            else ()
+        ),
+        *said_again(again),
+    )
+    counts: dict[Partition, int] = {}
+    for each in again:
+        counts[each.partition] = counts.get(each.partition, 0) + each.span
+    by_partition = ", ".join(f"{count} of {each}" for each, count in counts.items())
+    costs = (
+        f"At most {span_of(again)} records are delivered again{f' ({by_partition})' if len(counts) > 1 else ''}.",
+        "The later snapshots stay in the table until they expire.",
+    )
+    return Return(Decision("seek", new, does, costs), history[0].snapshot, base.snapshot, mark)
 
 
 def refuse_undone(letters: Iterable[tuple[Partition, int]]) -> None:
@@ -94,18 +120,6 @@ def refuse_undone(letters: Iterable[tuple[Partition, int]]) -> None:
             command=f"go back to before them: landonce state seek {{file}} --to-offset {partition.topic}:{partition.number}:{offset} "
             "--remove-rows",
         )
-
-
-def _only_back(state: LedgerState, to: Mapping[Partition, int]) -> None:
-    committed = state.committed()
-    if any(at > committed[each] for each, at in to.items()):
-        raise SeekRefused(
-            "rows of this table go together with their snapshot, for all partitions at once, so one command goes back or forwards.",
-            safe="Nothing was changed.",
-            command="go back first, then forwards, without --remove-rows",
-        )
-    if all(at == committed[each] for each, at in to.items()):
-        raise NothingToDo("the pipeline is there already.", safe="Nothing was changed.", command="landonce run {file}")
 
 
 def _newest(
@@ -191,30 +205,5 @@ def _again(
     return tuple(piece for each in behind for piece in without(each, stays))
 
 
-def _returns(base: PastCommit, later: Sequence[PastCommit]) -> str:
-    return (
-        f"The table goes back to its snapshot {base.snapshot} of {base.at}. {len(later)} later snapshots are not current any more, and their "
-        "rows go with them."
-    )
-
-
-def _earlier(wanted: Mapping[Partition, int], positions: Positions) -> tuple[str, ...]:
-    earlier = tuple((each, at) for each, at in positions if at.committed < wanted[each])
-    if not earlier:
-        return ()
-    return (f"That is earlier than was asked for, since no snapshot ends in between: {_listed(earlier)}.",)
-
-
 def _listed(positions: Positions) -> str:
     return listed(f"{partition} {at.committed}" for partition, at in positions)
-
-
-def _costs(again: Sequence[Range]) -> tuple[str, ...]:
-    counts: dict[Partition, int] = {}
-    for each in again:
-        counts[each.partition] = counts.get(each.partition, 0) + each.span
-    of_each = f" ({', '.join(f'{count} of {each}' for each, count in counts.items())})" if len(counts) > 1 else ""
-    return (
-        f"At most {sum(counts.values())} records are delivered again{of_each}.",
-        "The later snapshots stay in the table until they expire.",
-    )

@@ -29,8 +29,8 @@ from landonce.errors import NothingToDo, PlanPending, SeekRefused
 from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, Note, Position, Totals, taken
 from landonce.protocol.operate.decision import Decision
-from landonce.protocol.operate.gap import same_source
-from landonce.protocol.ranges import Partition, Range, without
+from landonce.protocol.operate.topics import same_source
+from landonce.protocol.ranges import Partition, Range, span_of, without
 from landonce.protocol.seek_marker import from_text, interrupted, to_text
 from landonce.protocol.source import SourceView
 
@@ -81,8 +81,14 @@ def seek(
 ) -> Seeking:
     """Moves these partitions to these offsets. `remove`: rows at and above them go first. `before`: what operators skipped, of which no
     target holds anything. `kept`: as of `kept_ranges`."""
+    if state.pending is not None and state.pending.kind is Kind.SEEK:
+        raise interrupted(state.pending)
     if state.pending is not None:
-        raise _pending(state.pending)
+        raise PlanPending(
+            f"batch {state.pending.batch} is pending: some of its rows may be in the target.",
+            safe="Nothing was changed.",
+            command="landonce run {file} --once   (settles the plan first), then run this command again",
+        )
     same_source(state, view)
     within(state, view, to)
     again, (skipped, regained, filtered) = _again(state, to), _passed(state, to, kept)
@@ -111,7 +117,14 @@ def seek(
         )
     if not again and not skipped and not regained and not remove:
         raise NothingToDo("the pipeline is there already.", safe="Nothing was changed.", command="landonce run {file}")
-    removed = _above(state, view, to) if remove else ()
+    extents, committed = dict(view.extents), state.committed()
+    # All that the target may hold at and above the new position: also what a ledger that was restored does not know.
+    above = (
+        Range(each, at, end)
+        for each, at in sorted(to.items())
+        if at < (end := max(committed[each], extents[each].stable_end))
+    )
+    removed = tuple(above) if remove else ()
     moved = replace(taken(state, owner), positions=_moved(state, to), lately=Totals())
     stays = () if remove else [left for each in counted_ranges(state, moved) for left in without(each, before)]
     does = (*_does(again, skipped, regained), *_said(_KEPT_IN_PART if state.totals.filtered else _KEPT, stays))
@@ -263,13 +276,6 @@ def _skipped(state: LedgerState, to: Offsets) -> tuple[Range, ...]:
     return tuple(Range(p, at, to[p]) for p, at in state.committed().items() if to.get(p, at) > at)
 
 
-def _above(state: LedgerState, view: SourceView, to: Offsets) -> tuple[Range, ...]:
-    """All that the target may hold at and above the new position: also what a ledger that was restored does not know."""
-    extents, committed = dict(view.extents), state.committed()
-    ends = {each: max(committed[each], extents[each].stable_end) for each in to}
-    return tuple(Range(each, at, ends[each]) for each, at in sorted(to.items()) if at < ends[each])
-
-
 def _moved(state: LedgerState, to: Offsets) -> tuple[tuple[Partition, Position], ...]:
     return tuple(
         (each, Position(min(at.first, to[each]), to[each]) if each in to else at) for each, at in state.positions
@@ -308,25 +314,15 @@ def _costs(
         costs.append("Rows and dead letters at and above the new position are removed first.")
     if again:
         how = "" if remove or not there else " What the target holds of them is recognised, and not written twice."
-        costs.append(f"At most {sum(each.span for each in again)} records are delivered again.{how}")
+        costs.append(f"At most {span_of(again)} records are delivered again.{how}")
     if skipped:
-        costs.append(f"At most {sum(each.span for each in skipped)} records are skipped and will never be delivered.")
+        costs.append(f"At most {span_of(skipped)} records are skipped and will never be delivered.")
     if regained:
         costs.append(
-            f"At most {sum(each.span for each in regained)} records are counted again as they were before the position went back. They are "
+            f"At most {span_of(regained)} records are counted again as they were before the position went back. They are "
             "not delivered again."
         )
     return tuple(costs)
 
 
 _STAYS = "The position stays where it is."
-
-
-def _pending(plan: Plan) -> PlanPending:
-    if plan.kind is Kind.SEEK:
-        return interrupted(plan)
-    return PlanPending(
-        f"batch {plan.batch} is pending: some of its rows may be in the target.",
-        safe="Nothing was changed.",
-        command="landonce run {file} --once   (settles the plan first), then run this command again",
-    )

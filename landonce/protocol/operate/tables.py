@@ -9,7 +9,7 @@ from landonce.errors import NothingToDo
 from landonce.protocol.ledger import LedgerState, Position, TableMark, taken
 from landonce.protocol.marks import Mark, TableView, adopted
 from landonce.protocol.operate.decision import Decision, Restated, listed
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ranges import Partition, Range, span_of
 from landonce.protocol.source import SourceView
 
 
@@ -86,7 +86,7 @@ def _ends(table: str, back: LedgerState) -> str:
 def _again(back: LedgerState, state: LedgerState) -> str:
     now = state.committed()
     lacks = [Range(each, at, now[each]) for each, at in back.committed().items() if at < now.get(each, at)]
-    again = f"at most {sum(each.span for each in lacks)} records, {listed(lacks)}" if lacks else "nothing"
+    again = f"at most {span_of(lacks)} records, {listed(lacks)}" if lacks else "nothing"
     return f"Delivered again: {again}. Rows at the end that somebody deleted on purpose come back."
 
 
@@ -136,23 +136,6 @@ def forget_table(
     It gets new records only, or (`replay`) everything that it lacks. One that carries marks of this pipeline, because it
     was restored, lacks what lies above its own position.
     """
-    known = _replaced(state, view)
-    if replay and not view.uuid:
-        raise NothingToDo(
-            f"the table {view.table} does not exist, so there is nothing to fill.",
-            safe="Nothing was changed.",
-            command=f"create the table, then: landonce state forget-table {{file}} {view.table} --replay",
-        )
-    tables = {table: mark for table, mark in state.tables if table != view.table}
-    if view.uuid and (replay or view.mark is not None):
-        carried = view.mark.batch if view.mark is not None else 0
-        tables[view.table] = TableMark(view.uuid, max(state.batch, carried) if replay else carried)
-    new = replace(taken(state, owner), tables=tuple(sorted(tables.items())))
-    does = (f"The table {view.table} ({known.uuid}) is forgotten.", _say_instead(view, replay=replay))
-    return Decision("forget-table", new, does, _cost(state, view, source, replay=replay))
-
-
-def _replaced(state: LedgerState, view: TableView) -> TableMark:
     known = dict(state.tables).get(view.table)
     if known is None:
         raise NothingToDo(
@@ -165,16 +148,26 @@ def _replaced(state: LedgerState, view: TableView) -> TableMark:
             safe="Nothing was changed.",
             command="landonce run {file}",
         )
-    return known
-
-
-def _say_instead(view: TableView, *, replay: bool) -> str:
+    if replay and not view.uuid:
+        raise NothingToDo(
+            f"the table {view.table} does not exist, so there is nothing to fill.",
+            safe="Nothing was changed.",
+            command=f"create the table, then: landonce state forget-table {{file}} {view.table} --replay",
+        )
+    tables = {table: mark for table, mark in state.tables if table != view.table}
+    if view.uuid and (replay or view.mark is not None):
+        carried = view.mark.batch if view.mark is not None else 0
+        tables[view.table] = TableMark(view.uuid, max(state.batch, carried) if replay else carried)
+    new = replace(taken(state, owner), tables=tuple(sorted(tables.items())))
     if not view.uuid:
-        return f"A table {view.table} that is created later gets the records from then on."
-    named = f"The table {view.table} that exists now ({view.uuid})"
-    if not replay:
-        return f"{named} gets new records only."
-    return f"{named} is filled up from {'its own position' if view.mark else 'the first offset'} on."
+        instead = f"A table {view.table} that is created later gets the records from then on."
+    elif replay:
+        filled = f"is filled up from {'its own position' if view.mark else 'the first offset'} on"
+        instead = f"The table {view.table} that exists now ({view.uuid}) {filled}."
+    else:
+        instead = f"The table {view.table} that exists now ({view.uuid}) gets new records only."
+    does = (f"The table {view.table} ({known.uuid}) is forgotten.", instead)
+    return Decision("forget-table", new, does, _cost(state, view, source, replay=replay))
 
 
 def _cost(state: LedgerState, view: TableView, source: SourceView | None, *, replay: bool) -> tuple[str, ...]:
@@ -188,9 +181,7 @@ def _cost(state: LedgerState, view: TableView, source: SourceView | None, *, rep
     ]
     extents = dict(source.extents) if source is not None else {}
     gone = [each for each in lacks if each.partition in extents and extents[each.partition].start > each.first]
-    costs = [
-        f"At most {sum(each.span for each in lacks)} records are read again, for this table alone: {listed(lacks)}."
-    ]
+    costs = [f"At most {span_of(lacks)} records are read again, for this table alone: {listed(lacks)}."]
     if gone:
         costs.append(
             f"Kafka has deleted the beginning of {listed(each.partition for each in gone)}: the next start halts until "

@@ -20,8 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from landonce.protocol.ledger import LedgerState, bound, taken
-from landonce.protocol.operate.decision import Decision, listed
-from landonce.protocol.operate.take_over import refused
+from landonce.protocol.operate.decision import Decision, listed, refused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent, SourceView, Start
 from landonce.protocol.start import GroupOffsets

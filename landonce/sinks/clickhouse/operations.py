@@ -11,8 +11,7 @@ import numpy as np
 from landonce.errors import ConfigError, TargetAhead
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.marks import TableStatus
-from landonce.protocol.operate.decision import Decision
-from landonce.protocol.operate.take_over import nothing_known, refused
+from landonce.protocol.operate.decision import Decision, nothing_known, refused
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import Extent, SourceView
 from landonce.protocol.target import TargetView

@@ -12,7 +12,7 @@ from landonce.protocol import operate
 from landonce.protocol.ledger import Ledger, LedgerState
 from landonce.protocol.marks import TableStatus, TableView, status_of
 from landonce.protocol.operate import Ability, Decision, PastCommit, Return
-from landonce.protocol.operate.take_over import nothing_known
+from landonce.protocol.operate.decision import nothing_known
 from landonce.protocol.ranges import Partition
 from landonce.protocol.target import TargetView
 from landonce.sinks.iceberg.catalog import catalog_errors

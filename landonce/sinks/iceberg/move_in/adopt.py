@@ -11,8 +11,7 @@ from pyiceberg.table import Table
 
 from landonce.errors import ImportRefused, PartitionVanished, PositionBeyondEnd
 from landonce.protocol.ledger import LedgerState, bound, taken
-from landonce.protocol.operate.decision import Decision, listed
-from landonce.protocol.operate.take_over import refused
+from landonce.protocol.operate.decision import Decision, listed, refused
 from landonce.protocol.ranges import Partition
 from landonce.protocol.source import SourceView, Start, StartAt, bind
 from landonce.sinks.iceberg.commit import Attempt, IcebergTable

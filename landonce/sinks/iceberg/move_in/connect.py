@@ -34,8 +34,7 @@ from fastavro.schema import SchemaParseException
 from pyiceberg.table import Table
 
 from landonce.errors import SourceUnavailable, TopicMissing
-from landonce.protocol.operate.decision import listed
-from landonce.protocol.operate.take_over import refused
+from landonce.protocol.operate.decision import listed, refused
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import Extent
 from landonce.read.kafka.broker import QUIET, Broker, committed, known_offset, source_error

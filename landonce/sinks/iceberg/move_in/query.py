@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from landonce.config.secrets import redact
-from landonce.protocol.operate.take_over import refused
+from landonce.protocol.operate.decision import refused
 from landonce.protocol.ranges import Partition
 from landonce.sinks.iceberg.marks import STREAMING_QUERY
 from landonce.sinks.iceberg.move_in.adopt import History, LastCommit, WriterCommits, histories, history_of, same_topics
