@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .mutants import (
     BATCH,
+    DEDUPLICATING,
     DELIVERED_AGAIN,
     DROPPED,
     LOST,
@@ -93,5 +94,34 @@ MUTANTS = (
         "a query dies twice",
         TWICE,
         *UNDURABLE,
+    ),
+)
+
+OF_SEVERAL_PARTITIONS = (
+    planted(
+        "a look at one partition forgets what the look at another one saw",
+        "two partitions: the ledger is lost",
+        TWICE,
+        DEDUPLICATING,
+        "ends = (*machine.ahead, *((each.partition, each.end) for each in found))",
+        "ends = tuple((each.partition, each.end) for each in found)",
+        UNCOUNTED,
+    ),
+    planted(
+        "a look at one partition counts as a look at all of them",
+        "two partitions: the ledger is lost",
+        TWICE,
+        DEDUPLICATING,
+        "looked=machine.looked | machine.partitions",
+        "looked=frozenset(each for each, _ in machine.bound.positions)",
+        UNCOUNTED,
+    ),
+    planted(
+        "a pending block of a partition that this batch lacks landed",
+        "two partitions: a query dies, an answer is lost",
+        LOST,
+        BATCH,
+        "    landed = {each.index: each.totals for each in found if each.landed}\n",
+        "    landed = {each.index: each.totals for each in found}\n",
     ),
 )

@@ -35,3 +35,19 @@ SCENARIOS = (
         part=15_000,
     ),
 )
+
+TWO_AND_ONE = ((2, 1),)
+OF_SEVERAL_PARTITIONS = (
+    Scenario(
+        "two partitions: the ledger is lost", TWO_AND_ONE, Faults(lose=1), table_partitions=1, alive=1, part=15_000
+    ),
+    Scenario(
+        "two partitions: a query dies, an answer is lost",
+        ((1, 1),),
+        Faults(crash=1, lost=1),
+        table_partitions=1,
+        starts=3,
+        alive=1,
+        part=15_000,
+    ),
+)

@@ -36,18 +36,18 @@ class Queries(Model):
         del earliest
         state = self.ledgers.values[world.ledger]
         first = state.committed().get(self.partitions[0], 0)
-        return self._started(world, first, self.scenario.levels[world.level][0], fingerprint)
+        return self._started(world, first, self.scenario.levels[world.level][0], fingerprint=fingerprint)
 
-    def _started(self, world: World, first: int, end: int, fingerprint: str | None = None) -> Step:
+    def _started(self, world: World, *came: Any, fingerprint: str | None = None) -> Step:
         number = world.starts + 1
         prints = self.scenario.fingerprints
         policy = self.core.deduplicating.Deduplicating(
             "table", fingerprint or prints[min(number, len(prints)) - 1], once=True, block_rows=BLOCK_ROWS
         )
         driver, effect = self.core.batch.begin(policy)
-        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0, (first, end))
+        agent = Agent(number, self.drivers.of(driver), self.effects.of(effect), None, 0, came)
         started = world._replace(drivers=(*world.drivers, agent), starts=number)
-        return f"query {number} starts with [{first}, {end})", started
+        return f"query {number} starts with {came}", started
 
     def _incoming(self, first: int, end: int) -> Any:
         """The query itself began at the first offset: a ledger that knows nothing of it was lost."""
@@ -96,13 +96,66 @@ class Queries(Model):
             yield label, self._begun(world, agent, ended, end)
         yield who, self._leave(world, agent)
 
-    def _begun(self, world: World, agent: Agent, first: int, end: int) -> World | Violation:
+    def _begun(self, world: World, agent: Agent, *came: Any) -> World | Violation:
         driver = self.drivers.values[agent.driver]
         after, effect = self.core.batch.begin(driver.policy, driver)
-        begun = Agent(agent.number, self.drivers.of(after), self.effects.of(effect), None, 0, (first, end))
+        begun = Agent(agent.number, self.drivers.of(after), self.effects.of(effect), None, 0, came)
         return self._go_on(self._with(world, agent, begun), begun, self._brought(world, begun))
 
     def _refused(self, world: World, agent: Agent, error: errors.LandonceError) -> bool:
         """A batch that begins above the position skips something."""
         at = self.ledgers.values[world.ledger].committed().get(self.partitions[0], 0)
         return isinstance(error, errors.GapRefused) and agent.came is not None and agent.came[0] > at
+
+
+class SeveralPartitions(Queries):
+    """A query that reads several partitions. What a micro-batch brings is a range of each, and most bring records of one alone."""
+
+    def _starts(self, world: World) -> Iterator[Step]:
+        """From its checkpoint, or again from the beginning."""
+        for begins in {self._committed(world), (0,) * len(self.partitions)}:
+            yield from (self._started(world, *came) for came in self._batches(world, begins))
+
+    def _batches(self, world: World, begins: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
+        """The micro-batches that begin there: a part of one partition, or all that there is."""
+        whole = tuple(zip(begins, self.scenario.levels[world.level], strict=True))
+        for at, (begin, last) in enumerate(whole):
+            for end in range(begin + 1, last + 1):
+                yield tuple((begin, end) if at == each else (first, first) for each, first in enumerate(begins))
+        if sum(begin < end for begin, end in whole) > 1:
+            yield whole
+
+    def _committed(self, world: World) -> tuple[int, ...]:
+        known = self.ledgers.values[world.ledger].committed()
+        return tuple(known.get(each, 0) for each in self.partitions)
+
+    def start(self, world: World, fingerprint: str | None = None, *, earliest: bool = False) -> Step:
+        del earliest
+        whole = zip(self._committed(world), self.scenario.levels[world.level], strict=True)
+        return self._started(world, *whole, fingerprint=fingerprint)
+
+    def _incoming(self, *came: Any) -> Any:
+        ranges = [
+            self.core.ranges.Range(at, *each)
+            for at, each in zip(self.partitions, came, strict=True)
+            if each[0] < each[1]
+        ]
+        begun = (
+            self.core.match_ranges.Begun(at, 0, first) for at, (first, _) in zip(self.partitions, came, strict=True)
+        )
+        return self.core.match_ranges.Incoming(tuple(ranges), "cluster", ((TOPIC, "id"),), tuple(begun))
+
+    def _next_batch(self, world: World, agent: Agent, who: str) -> Iterator[Step]:
+        came: Any = agent.came
+        ends = tuple(end for _, end in came)
+        if agent.number < LAST:
+            for batch in self._batches(world, ends):
+                yield f"query {agent.number}: the next batch, {batch}", self._begun(world, agent, *batch)
+        yield who, self._leave(world, agent)
+
+    def _refused(self, world: World, agent: Agent, error: errors.LandonceError) -> bool:
+        came: Any = agent.came
+        committed = self._committed(world)
+        return isinstance(error, errors.GapRefused) and any(
+            first > at for (first, _), at in zip(came, committed, strict=True)
+        )
