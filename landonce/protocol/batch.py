@@ -474,37 +474,28 @@ def unexpected(machine: Machine, reply: Reply) -> ValueError:
 
 
 def _after_survey(machine: Machine, world: Surveyed) -> Next:
-    """Spark's ranges are held against the position that they meet, and not again while they are delivered."""
+    """Spark's ranges are held against the position that they meet, and not again while they are delivered. A pending plan is replayed
+    literally, or not at all; of Spark's ranges, blocks that do not come again as they were are resolved."""
     first, machine = machine.surveyed is None, machine.policy.surveyed(replace(machine, surveyed=world))
     if machine.incoming is not None and first:
         refuse_early(machine.state, machine.incoming, machine.policy.on_rewind)
-    unbound = _unbound(machine)
-    _check_pending(machine)
-    if unbound and machine.policy.looks_unbound(machine):
-        return machine.policy.look(machine)
-    return bind(machine)
+    policy, plan, unbound = machine.policy, machine.state.pending, _unbound(machine)
+    if policy.replay:
+        refuse_pending(plan)
+    if plan is not None and plan.kind is Kind.SEEK:
+        raise interrupted(plan)
+    if plan is not None and machine.incoming is not None:
+        refusals.settleable(plan, policy.target)
+        not_again(machine)
+    elif plan is not None and not policy.replays(plan):
+        raise policy.plan_changed()
+    return policy.look(machine) if unbound and policy.looks_unbound(machine) else bind(machine)
 
 
 def _unbound(machine: Machine) -> bool:
     """Whether the ledger has something to learn of the cluster and the topics."""
     new, old = machine.bound, machine.state
     return (new.positions, new.topic_ids, new.cluster_id) != (old.positions, old.topic_ids, old.cluster_id)
-
-
-def _check_pending(machine: Machine) -> None:
-    """A pending plan is replayed literally, or not at all. Of Spark's ranges, blocks that do not come again as they were are resolved."""
-    plan = machine.state.pending
-    if machine.policy.replay:
-        refuse_pending(plan)
-    if plan is None:
-        return
-    if plan.kind is Kind.SEEK:
-        raise interrupted(plan)
-    if machine.incoming is not None:
-        refusals.settleable(plan, machine.policy.target)
-        not_again(machine)
-    elif not machine.policy.replays(plan):
-        raise machine.policy.plan_changed()
 
 
 def bind(machine: Machine) -> Next:
@@ -524,7 +515,10 @@ def go_on(machine: Machine) -> Next:
     if machine.world.stop and machine.incoming is None:
         return do(machine, Stop())
     if policy.replay:
-        return _prepare_letters(machine)
+        if machine.world.letters is None:
+            return do(machine, Stop())
+        policy.refuse_letters(machine)
+        return _prepare(machine, letter_blocks(machine.state, machine.world.letters, policy.target), Kind.LETTERS)
     if ranges := policy.owed(machine):
         return prepare(machine, ranges, policy.owed_as)
     if ranges := machine.new_ranges:
@@ -534,15 +528,6 @@ def go_on(machine: Machine) -> Next:
 
 def prepare(machine: Machine, ranges: tuple[Range, ...], kind: Kind) -> Next:
     return _prepare(machine, machine.policy.blocks(machine, ranges), kind)
-
-
-def _prepare_letters(machine: Machine) -> Next:
-    """The next letters, until there are none."""
-    letters = machine.world.letters
-    if letters is None:
-        return do(machine, Stop())
-    machine.policy.refuse_letters(machine)
-    return _prepare(machine, letter_blocks(machine.state, letters, machine.policy.target), Kind.LETTERS)
 
 
 def _prepare(machine: Machine, blocks: tuple[Block, ...], kind: Kind) -> Next:
@@ -649,20 +634,19 @@ def _without_what_comes(machine: Machine) -> Plan:
     Where the target is probed, one row of a block is proof of all of it. That holds unless another plan wrote some of its offsets, which a
     ledger that was restored does not know. So nothing is proven of rows that come again: they are compared.
     """
-    plan = machine.pending
-    return replace(plan, blocks=tuple(_cut(machine, block) for block in plan.blocks)) if _compared(machine) else plan
+    if not _compared(machine):
+        return machine.pending
+    blocks = []
+    for block in machine.pending.blocks:
+        pending, came = block.ranges[0], _came(machine, block)
+        cut = came is not None and pending.first < came.first < pending.end
+        blocks.append(replace(block, ranges=(replace(pending, end=came.first),)) if came is not None and cut else block)
+    return replace(machine.pending, blocks=tuple(blocks))
 
 
 def _compared(machine: Machine) -> bool:
     """Rows that come again are those that were planned. A changed query makes others, and what landed of the old one stays."""
     return machine.policy.compares and machine.policy.replays(machine.pending)
-
-
-def _cut(machine: Machine, block: Block) -> Block:
-    pending, came = block.ranges[0], _came(machine, block)
-    if came is None or not pending.first < came.first < pending.end:
-        return block
-    return replace(block, ranges=(replace(pending, end=came.first),))
 
 
 def _comes_whole(machine: Machine, index: int) -> bool:

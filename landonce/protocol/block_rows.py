@@ -109,11 +109,6 @@ def block_change(old: LedgerState, new: LedgerState) -> BlockChange:
     )
 
 
-def _is_cut(old: LedgerState, new: LedgerState) -> bool:
-    """An operator keeps a part of the plan."""
-    return old.pending != new.pending and old.epoch != new.epoch
-
-
 def landed(rows: Iterable[AnyBlockRow]) -> frozenset[int]:
     """Blocks that are in the target, by their numbers."""
     return frozenset(row.number for row in rows if row.mark is BlockState.AFTER)
@@ -140,7 +135,8 @@ def may_change(old: LedgerState, new: LedgerState, rows: tuple[BlockRow, ...]) -
     """
     if old.pending is None:
         return
-    if block_change(old, new).removed is not None or _is_cut(old, new):
+    cut_by_operator = old.pending != new.pending and old.epoch != new.epoch
+    if block_change(old, new).removed is not None or cut_by_operator:
         _may_go(old, old.pending, new, rows)
     if new.epoch != old.epoch:
         _keeps_receipts(old, old.pending, new, accounted(rows))

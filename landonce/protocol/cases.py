@@ -118,8 +118,14 @@ def decide(
         return RangeDecision(RangeCase.FIRST, new=incoming)
     _comparable(incoming, last, origin)
     case = classify(incoming, last)
+    if case is RangeCase.WHOLLY_BEFORE and on_rewind is OnRewind.ERROR:
+        raise errors.RewindRefused(
+            f"{incoming} was already delivered: the last range of the pipeline is {last.range}.",
+            safe="Nothing was written. The records are in the target, once.",
+            command='on_rewind="drop", or correct the offsets that are brought',
+        )
     if case is RangeCase.WHOLLY_BEFORE:
-        return _rewound(incoming, last, on_rewind)
+        return RangeDecision(case, drop=incoming)
     if case is RangeCase.BEYOND:
         raise _gap(incoming, last.range.end)
     if last.phase is Phase.AFTER:
@@ -132,7 +138,11 @@ def decide(
             new=_part(incoming, last.range.end, incoming.end),
         )
     if not can_probe:
-        raise _unknown(incoming, last)
+        raise errors.OutcomeUnknown(
+            f"nobody knows whether {last.range} landed, {incoming} does not contain all of it, and the sink has no probe.",
+            safe="Nothing was written, and the position did not move.",
+            command="go on where it stopped, so that the whole range comes again, or give the sink a probe",
+        )
     return RangeDecision(case, resolve=last.range)
 
 
@@ -171,16 +181,6 @@ def _part(of: Range, first: int, end: int) -> Range | None:
     return Range(of.partition, first, end) if first < end else None
 
 
-def _rewound(incoming: Range, last: Last, on_rewind: OnRewind) -> RangeDecision:
-    if on_rewind is OnRewind.ERROR:
-        raise errors.RewindRefused(
-            f"{incoming} was already delivered: the last range of the pipeline is {last.range}.",
-            safe="Nothing was written. The records are in the target, once.",
-            command='on_rewind="drop", or correct the offsets that are brought',
-        )
-    return RangeDecision(RangeCase.WHOLLY_BEFORE, drop=incoming)
-
-
 def _comparable(incoming: Range, last: Last, origin: TopicOrigin) -> None:
     if incoming.partition != last.range.partition:
         raise ValueError(f"{incoming} and {last.range} are of different partitions")
@@ -215,12 +215,4 @@ def _gap(incoming: Range, position: int) -> errors.GapRefused:
         command="landonce state accept-gap {file}   (if Kafka no longer has these offsets), or start the query "
         "where it stopped. A function that calls `exactly_once` must call it for empty batches, too. A push says by `first` and "
         "`end` which offsets have no rows",
-    )
-
-
-def _unknown(incoming: Range, last: Last) -> errors.OutcomeUnknown:
-    return errors.OutcomeUnknown(
-        f"nobody knows whether {last.range} landed, {incoming} does not contain all of it, and the sink has no probe.",
-        safe="Nothing was written, and the position did not move.",
-        command="go on where it stopped, so that the whole range comes again, or give the sink a probe",
     )

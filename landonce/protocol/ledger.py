@@ -2,7 +2,7 @@
 
 A `LedgerState` is a value; every change makes a new one and is handed to `Ledger.change(old, new)`, which is one atomic
 compare-and-set on pipeline, lineage, epoch, owner and version. What makes new states is pure: the functions here, the protocols
-in `run`, and the decisions of operators in `operate`. A ledger must never merge, guess or repair: it swaps, or says `Fenced`.
+of `batch`, and the decisions of operators in `operate`. A ledger must never merge, guess or repair: it swaps, or says `Fenced`.
 """
 
 from __future__ import annotations
@@ -170,23 +170,22 @@ def amended(state: LedgerState, plan: Plan) -> LedgerState:
 def recorded(
     state: LedgerState, totals: Totals, tables: Mapping[str, TableMark] | None = None, lately: Totals | None = None
 ) -> LedgerState:
-    """AFTER: the pending plan has landed; positions move to its ends and never backwards. Letters were counted before, as such."""
+    """AFTER: the pending plan has landed; positions move to its ends and never backwards. Letters were counted before, as such: what landed
+    or was filtered of them is no dead letter any more. Those that `accept-gap` made count were never counted."""
     if state.pending is None:
         raise ValueError("there is no pending plan to record")
+    if state.pending.kind is Kind.LETTERS:
+        counted = min(totals.read, state.totals.dead_lettered)
+        totals = replace(totals, dead_lettered=totals.dead_lettered - counted)
     return replace(
         state,
         version=state.version + 1,
         positions=_moved(state, state.pending.ends()),
         pending=None,
-        totals=state.totals.plus(_from_letters(state, totals) if state.pending.kind is Kind.LETTERS else totals),
+        totals=state.totals.plus(totals),
         tables=tuple(sorted({**dict(state.tables), **(tables or {})}.items())),
         lately=state.lately if lately is None else lately,
     )
-
-
-def _from_letters(state: LedgerState, totals: Totals) -> Totals:
-    """What landed or was filtered of them is no dead letter any more. Letters that `accept-gap` made count were never counted."""
-    return replace(totals, dead_lettered=totals.dead_lettered - min(totals.read, state.totals.dead_lettered))
 
 
 def resolved(state: LedgerState, landed: Mapping[int, Totals], left: Plan | None) -> LedgerState:

@@ -102,10 +102,18 @@ def status_of(ledger: LedgerState, view: TableView) -> TableStatus:
     if known is not None:
         _same_table(view, known)
     if view.uncertain:
-        raise _uncertain(view)
+        raise PositionUncertain(
+            f"the history of {view.table} is cut off, and the mark of its last batch, {view.latest}, with it. Either "
+            "snapshots expired, or the table was rolled back and then snapshots expired: landonce cannot tell which.",
+            safe="Nothing was written.",
+            command=f"`landonce state accept-position {{file}} {view.table} --by-rows` delivers again what the table's "
+            "rows lack. Without --by-rows, the last commit counts as present",
+        )
     mark, last = view.mark, max(known.batch if known else 0, view.latest)
+    if mark is None and last == 0:
+        return TableStatus(view)
     if mark is None:
-        return TableStatus(view) if last == 0 else TableStatus(view, _firsts(ledger), behind=True)
+        return TableStatus(view, tuple((each, at.first) for each, at in ledger.positions), behind=True)
     floors = _floors(ledger, mark)
     if mark.batch < last or mark.behind:
         return TableStatus(view, floors, behind=True)
@@ -249,16 +257,6 @@ def past_epochs(views: Iterable[TableView]) -> int:
     return max((view.mark.state.epoch + 1 for view in views if view.mark is not None), default=0)
 
 
-def _uncertain(view: TableView) -> errors.PositionUncertain:
-    return errors.PositionUncertain(
-        f"the history of {view.table} is cut off, and the mark of its last batch, {view.latest}, with it. Either "
-        "snapshots expired, or the table was rolled back and then snapshots expired: landonce cannot tell which.",
-        safe="Nothing was written.",
-        command=f"`landonce state accept-position {{file}} {view.table} --by-rows` delivers again what the table's "
-        "rows lack. Without --by-rows, the last commit counts as present",
-    )
-
-
 def _same_table(view: TableView, known: TableMark) -> None:
     if not view.uuid:
         raise errors.TableReplaced(
@@ -289,10 +287,6 @@ def same_offsets(ledger: LedgerState, mark: Mark, partition: Partition) -> bool:
     topic = partition.topic
     same_id = dict(ledger.topic_ids).get(topic) == dict(mark.state.topic_ids).get(topic)
     return same_id and ledger.labelled(partition) == mark.state.labelled(partition)
-
-
-def _firsts(ledger: LedgerState) -> Floors:
-    return tuple((partition, position.first) for partition, position in ledger.positions)
 
 
 class TableState(str, Enum):
@@ -328,10 +322,6 @@ def report_on(ledger: LedgerState, view: TableView) -> MarkReport:
         return MarkReport(view, TableState.UNCERTAIN, error.what, error.command)
     except TableReplaced as error:
         return MarkReport(view, TableState.REPLACED if view.uuid else TableState.MISSING, error.what, error.command)
-    return _fine(ledger, view, found)
-
-
-def _fine(ledger: LedgerState, view: TableView, found: TableStatus) -> MarkReport:
     if found.behind:
         lacks = behind_ranges(ledger, [found])
         again = ", ".join(map(str, lacks)) or "nothing that was meant for it"
@@ -341,7 +331,6 @@ def _fine(ledger: LedgerState, view: TableView, found: TableStatus) -> MarkRepor
         return MarkReport(view, TableState.UNTOUCHED, there)
     committed = ledger.committed()
     if any(at > committed[partition] for partition, at in found.floors):
-        return MarkReport(
-            view, TableState.AHEAD, f"holds batch {view.mark.batch}, which is not recorded; it is not written again"
-        )
+        ahead = f"holds batch {view.mark.batch}, which is not recorded; it is not written again"
+        return MarkReport(view, TableState.AHEAD, ahead)
     return MarkReport(view, TableState.IN_STEP, f"batch {view.mark.batch} is the last one that held anything for it")

@@ -79,16 +79,12 @@ def own_state(view: OwnView) -> LedgerState | None:
             command="`landonce state accept-position {file} --by-rows` delivers again what the table's rows lack. "
             "Without --by-rows, the last commit counts as present",
         )
-    base = valid.state if valid is not None else _from_the_beginning(last.state)
+    base = valid.state if valid is not None else last.state
     batch = last.state.batch + 1
+    if valid is None:
+        firsts = tuple((each, replace(position, committed=position.first)) for each, position in base.positions)
+        base = replace(base, positions=firsts, totals=Totals())
     return replace(base, epoch=last.state.epoch, version=last.state.version, batch=batch, owner=last.state.owner)
-
-
-def _from_the_beginning(state: LedgerState) -> LedgerState:
-    positions = tuple(
-        (partition, replace(position, committed=position.first)) for partition, position in state.positions
-    )
-    return replace(state, positions=positions, totals=Totals(), lately=Totals())
 
 
 def own_verdict(expected: OwnView, seen: OwnView, new: LedgerState) -> Verdict:

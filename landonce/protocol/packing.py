@@ -69,7 +69,10 @@ def pack(ranges: Iterable[Range], table: str, limits: Limits) -> tuple[Block, ..
     total = sum(each.span for each in ordered)
     if total == 0:
         return ()
-    size = _even_size(total, limits)
+    number = math.ceil(total / limits.block_rows)
+    if number > 1:  # as many blocks as cores, or twice as many, or three times
+        number = math.ceil(number / limits.parallelism) * limits.parallelism
+    size = math.ceil(total / number)
     blocks: list[Block] = []
     current: list[Range] = []
     room = size
@@ -115,14 +118,6 @@ def ready_first(blocks: Sequence[Block], ready: Collection[int]) -> tuple[int, .
         if not behind:
             return tuple(sorted(kept))
         kept -= behind
-
-
-def _even_size(total: int, limits: Limits) -> int:
-    """A multiple of the cores as the number of blocks, once there is more than one block's worth of work."""
-    blocks = math.ceil(total / limits.block_rows)
-    if blocks > 1:
-        blocks = math.ceil(blocks / limits.parallelism) * limits.parallelism
-    return math.ceil(total / blocks)
 
 
 _FIRST_GUESS = 64.0 * 1024

@@ -170,11 +170,9 @@ def by_code(reasons: Iterable[Counted]) -> dict[Code, int]:
 def lines(reasons: Reasons, total: int) -> list[str]:
     """For people: how many by which reason. `total` may hold letters whose reason only their file says."""
     width = len(f"{max((each.records for each in reasons), default=0):,}")
-    counts = [f"  {each.records:>{width},} × {_shown(each)}" for each in reasons]
+    counts = []
+    for each in reasons:
+        example = f", for example: {each.example}" if each.example != each.cause else ""
+        counts.append(f"  {each.records:>{width},} × {each.code.value}: {each.cause}{example}")
     unknown = total - sum(each.records for each in reasons)
     return counts + ([f"  {unknown:>{width},} × of an earlier start: their files say why"] if unknown > 0 else [])
-
-
-def _shown(each: Counted) -> str:
-    shown = f"{each.code.value}: {each.cause}"
-    return shown if each.example == each.cause else f"{shown}, for example: {each.example}"

@@ -163,7 +163,7 @@ UNKNOWABLE = {
         protocol/snapshot.py:Snapshot.plan_changed  protocol/transactional.py:Transactional.plan_changed
         protocol/claimed.py:outcome_unknown  protocol/snapshot.py:_readable  protocol/snapshot.py:refuse_unmarked
         protocol/transactional.py:Transactional.after_look  protocol/target.py:_gap_behind
-        protocol/target.py:_lost_ledger  protocol/target.py:refuse_below_start  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:_uncertain
+        protocol/target.py:_lost_ledger  protocol/target.py:refuse_below_start  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:status_of
     """,
     "the check says it in words of its own, as a finding": """
         engine/pipeline.py:dead_letters_reachable  sinks/run.py:refuse_unfit  sinks/run.py:refuse_conversions

@@ -37,8 +37,8 @@ MUTANTS = (
         "letters are replayed",
         ACCOUNT,
         LEDGER,
-        "_from_letters(state, totals) if state.pending.kind is Kind.LETTERS else totals",
-        "totals",
+        "    if state.pending.kind is Kind.LETTERS:\n        counted",
+        "    if state.owner is None:\n        counted",
     ),
     planted(
         "letters leave their files before their plan is recorded",
@@ -104,8 +104,8 @@ TRANSACTIONS = (
         "letters land in transactions",
         ACCOUNT,
         LEDGER,
-        "_from_letters(state, totals) if state.pending.kind is Kind.LETTERS else totals",
-        "totals",
+        "    if state.pending.kind is Kind.LETTERS:\n        counted",
+        "    if state.owner is None:\n        counted",
     ),
     planted(
         "letters leave their files before their transactions",
@@ -131,8 +131,8 @@ SNAPSHOTS = (
         "own: letters land in a commit",
         ACCOUNT,
         LEDGER,
-        "_from_letters(state, totals) if state.pending.kind is Kind.LETTERS else totals",
-        "totals",
+        "    if state.pending.kind is Kind.LETTERS:\n        counted",
+        "    if state.owner is None:\n        counted",
     ),
     planted(
         "a driver that was replaced publishes its dead letters after its commit",

@@ -73,7 +73,7 @@ DROPPED = (
 )
 CHANGED = (
     BATCH,
-    "    elif not machine.policy.replays(plan):\n        raise machine.policy.plan_changed()\n",
+    "    elif plan is not None and not policy.replays(plan):\n        raise policy.plan_changed()\n",
     "",
 )
 RECORDED_FIRST = (

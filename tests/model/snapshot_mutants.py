@@ -106,8 +106,8 @@ _STATUSES = (
         "fan-out: rolled back twice",
         LOST,
         MARKS,
-        "return TableStatus(view) if last == 0 else TableStatus(view, _firsts(ledger), behind=True)",
-        "return TableStatus(view)",
+        "    if mark is None and last == 0:\n",
+        "    if mark is None:\n",
     ),
     planted(
         "a table that is filled up in part counts as in step",
@@ -139,8 +139,8 @@ _STATUSES = (
         "fan-out: history expires",
         AGAIN,
         MARKS,
-        "    if view.uncertain:\n        raise _uncertain(view)\n",
-        "",
+        "    if view.uncertain:\n        raise",
+        "    if ledger is None:\n        raise",
     ),
     planted(
         "what a table missed while it was behind is forgotten",
