@@ -238,17 +238,15 @@ class SqliteDatabase(Database):
             return self._not_ours("not an SQLite database")
         if any(words in reason for words in _DAMAGED):
             return refused(self.place, reason)
-        if any(words in reason for words in _NOT_WRITABLE) and not self._writable():
+        places = [self.path.parent, self.path]
+        writable = self.path.exists() and all(os.access(each, os.W_OK, effective_ids=True) for each in places)
+        if any(words in reason for words in _NOT_WRITABLE) and not writable:
             return misplaced(
                 f"the ledger {self.place} cannot be written: the file and its folder {self.path.parent} must both be "
                 f"writable for this user ({reason}).",
                 f"make {self.path.parent} writable, or name another place for `ledger` in {{file}}",
             )
         return None if passing else refused(self.place, reason)
-
-    def _writable(self) -> bool:
-        places = [self.path.parent, self.path] if self.path.exists() else [self.path.parent]
-        return self.path.exists() and all(os.access(each, os.W_OK, effective_ids=True) for each in places)
 
     def _not_ours(self, what: str) -> LandonceError:
         return misplaced(

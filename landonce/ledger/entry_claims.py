@@ -294,17 +294,16 @@ class EntryClaims(ClaimLedger):
 
     def _aged(self, batch: int, rows: tuple[_Row, ...]) -> tuple[_Row, ...]:
         """With the ages that attempts have by what this process saw."""
-        at = now()
-        claimed = {(batch, each.number, each.nonce): each for each in rows if each.state == BlockState.CLAIMED.value}
-        self._seen = {name: self._seen.get(name, (at, row.age)) for name, row in claimed.items()}
-        return tuple(self._older(each, (batch, each.number, each.nonce), at) for each in rows)
-
-    def _older(self, row: _Row, name: tuple[int, int, str], at: float) -> _Row:
-        if name not in self._seen:
-            return row
-        since, then = self._seen[name]
-        age = then + int((at - since) * 1000)
-        return replace(row, age=age) if age >= row.age + _STEP else row
+        at, before, aged = now(), self._seen, list[_Row]()
+        self._seen = {}
+        for row in rows:
+            if row.state == BlockState.CLAIMED.value:
+                name = (batch, row.number, row.nonce)
+                since, then = self._seen[name] = before.get(name, (at, row.age))
+                age = then + int((at - since) * 1000)
+                row = replace(row, age=age) if age >= row.age + _STEP else row
+            aged.append(row)
+        return tuple(aged)
 
 
 def _state(stored: LedgerState | None) -> LedgerState | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 from landonce.errors import Fenced, LedgerUnavailable
@@ -93,8 +93,10 @@ class PatientLedger(Ledger):
     def _patiently(self, attempt: Callable[[], Answer], *, safe: str) -> Answer:
         began = time.monotonic()
         reason = ""
-        for pause in self._pauses():
-            time.sleep(pause)
+        for number in range(self._attempts):
+            if number:  # half of every pause is random, so that drivers do not retry all at once
+                longest = min(_LONGEST_PAUSE, self._backoff * 2 ** (number - 1))
+                time.sleep(_CHANCE.uniform(longest / 2, longest))
             try:
                 return attempt()
             except self.failures as error:
@@ -106,10 +108,3 @@ class PatientLedger(Ledger):
             safe=safe,
             command=f"bring {self.store} back, then: landonce run {{file}}",
         )
-
-    def _pauses(self) -> Iterator[float]:
-        """Pauses before each attempt. Half of every pause is random, so that drivers do not retry all at once."""
-        yield 0.0
-        for number in range(self._attempts - 1):
-            longest = min(_LONGEST_PAUSE, self._backoff * 2**number)
-            yield _CHANCE.uniform(longest / 2, longest)

@@ -116,7 +116,9 @@ class PlainSqlLedger(Ledger):
 
     def change(self, old: LedgerState, new: LedgerState, note: Note | None = None) -> LedgerState:
         check_change(self.pipeline, old, new)
-        new = self._bound_to_table(old, new)
+        name, identity = self.table or ("", "")
+        if identity and new.pending is not None and old.pending is None:
+            new = replace(new, tables=((name, TableMark(identity, new.batch)),))
         in_doubt, self._doubt = self._doubt == new, new
         try:
             with self.writing() as execute:
@@ -150,12 +152,6 @@ class PlainSqlLedger(Ledger):
             ((last,),) = execute("SELECT coalesce(max(seq), 0) FROM landonce_journal WHERE pipeline = ?", (mine,))
             noted = (mine, last + 1, note.at, note.action, note.detail)
             execute("INSERT INTO landonce_journal VALUES (?, ?, ?, ?, ?)", noted)
-
-    def _bound_to_table(self, old: LedgerState, new: LedgerState) -> LedgerState:
-        if self.table is None or not self.table[1] or new.pending is None or old.pending is not None:
-            return new
-        name, identity = self.table
-        return replace(new, tables=((name, TableMark(identity, new.batch)),))
 
     def journal(self) -> tuple[Note, ...]:
         with self.reading() as execute:

@@ -8,20 +8,24 @@ driver left. It must never put a password into a message.
 from __future__ import annotations
 
 import os
+import re
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Executable, create_engine, make_url, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from landonce.errors import ConfigError, LandonceError
+from landonce.errors import CertificateRefused, ConfigError, LandonceError
 from landonce.ledger.database import Database, first_line, misplaced, passes_by_itself, refused, upsert
-from landonce.ledger.postgres_tls import certificate_refusal
 from landonce.ledger.tables import position_table
+from landonce.tls import TlsKeys, examine, not_for, refusal
 
 _CREATE_LOCK = 0x6C616E646F6E6365  # "landonce"
 _CONNECT_SECONDS = 5
@@ -262,3 +266,54 @@ def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:
 def _cut(line: socket.socket) -> None:
     with suppress(OSError):
         line.shutdown(socket.SHUT_RDWR)
+
+
+# Certificates. libpq names another host, and no other reason.
+
+_FAILED = re.compile(r'connection to server at "([^"]+)"(?: \([^)]*\))?, port (\d+) failed: (.*)')
+_OTHER_HOST = re.compile(r'does not match host name "([^"]+)"')
+_OF_CERTIFICATES = ("certificate verify failed", " alert ")
+_KEYS = TlsKeys("`sslrootcert` in the URL", "`sslcert` and `sslkey` in the URL")
+_ASK_FOR_TLS = struct.pack("!ii", 8, 80877103)
+"""PostgreSQL's SSLRequest. The server answers with `S`, and TLS begins."""
+_HOME = Path("~/.postgresql")
+
+
+def certificate_refusal(reason: str, where: URL, place: str) -> CertificateRefused | None:
+    """The error if the server's certificate is not trusted, or the server does not accept the client's. `reason`: libpq's message; `place`:
+    the server's name in messages."""
+    failed = _FAILED.search(reason)
+    if failed is None:
+        return None
+    host, port, why = failed[1], int(failed[2]), failed[3]
+    other = _OTHER_HOST.search(why)
+    if other is not None:
+        return not_for(other[1], place)
+    if not any(each in why for each in _OF_CERTIFICATES):
+        return None
+    try:
+        found = examine(host, port, _context(where), greet=_greet)
+    except (OSError, ValueError):
+        return None
+    return refusal(found, place, host, _KEYS) if found is not None else None
+
+
+def _greet(line: socket.socket) -> None:
+    line.sendall(_ASK_FOR_TLS)
+    if line.recv(1) != b"S":
+        raise OSError("the server has no TLS")
+
+
+def _context(where: URL) -> ssl.SSLContext:
+    """As libpq has it. It compares host names itself, and says so."""
+    named = {name: value for name, value in where.query.items() if isinstance(value, str)}
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname = False
+    authority = named.get("sslrootcert", str(_HOME.expanduser() / "root.crt"))
+    if authority == "system":
+        tls.load_default_certs()
+    else:
+        tls.load_verify_locations(authority)
+    if "sslcert" in named:
+        tls.load_cert_chain(named["sslcert"], named.get("sslkey"), named.get("sslpassword", ""))
+    return tls

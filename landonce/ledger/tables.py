@@ -215,6 +215,7 @@ def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
     """The state that these rows were made from."""
     try:
         tables, lately = _tables_of(row.tables)
+        committed = sorted((each.topic, each.partition, each.first, each.committed) for each in positions)
         return LedgerState(
             pipeline=row.pipeline,
             lineage=row.lineage,
@@ -223,7 +224,7 @@ def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
             version=row.version,
             cluster_id=row.cluster_id,
             topic_ids=_pairs_of(row.topic_ids),
-            positions=_positions_of(positions),
+            positions=tuple((Partition(topic, at), Position(first, end)) for topic, at, first, end in committed),
             pending=None if row.pending is None else Plan.from_json(row.pending),
             batch=row.batch,
             totals=Totals(row.landed, row.dead_lettered, row.filtered),
@@ -242,11 +243,6 @@ def state_of(row: Row[Any], positions: Iterable[Row[Any]]) -> LedgerState:
 
 def _pairs_of(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in json.loads(text))
-
-
-def _positions_of(rows: Iterable[Row[Any]]) -> tuple[tuple[Partition, Position], ...]:
-    plain = sorted((row.topic, row.partition, row.first, row.committed) for row in rows)
-    return tuple((Partition(topic, number), Position(first, end)) for topic, number, first, end in plain)
 
 
 def check_schema(version: int | None, place: str) -> None:

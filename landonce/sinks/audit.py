@@ -171,10 +171,30 @@ class Doubled:
         return any(each.partition == partition for each in self.spans)
 
 
-class Held(ABC):
-    """The coordinates in one table."""
+class AuditedTable(ABC):
+    """One table, opened for an audit."""
 
     name: str
+
+    @abstractmethod
+    def values(self) -> HeldValues:
+        """The values in the table."""
+
+    def doubled(self) -> tuple[Doubled, ...]:
+        """Data files that are registered more than once. Of a table whose rows records change: call it after `HeldKeys.rows`."""
+        return ()
+
+    def as_of(self) -> str:
+        """The state that is audited, if a table has several."""
+        return ""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the report must know about this table."""
+        return ()
+
+
+class Held(AuditedTable):
+    """The coordinates in one table."""
 
     @abstractmethod
     def counted(self, partition: Partition, first: int, end: int) -> CountedOffsets:
@@ -200,22 +220,6 @@ class Held(ABC):
     def replaces_rows(self) -> bool:
         """Whether a newer row may legitimately have replaced an expected one."""
         return False
-
-    @abstractmethod
-    def values(self) -> HeldValues:
-        """The values in the same table."""
-
-    def doubled(self) -> tuple[Doubled, ...]:
-        """Data files that are registered more than once."""
-        return ()
-
-    def as_of(self) -> str:
-        """The state that is audited, if a table has several."""
-        return ""
-
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the report must know about this table."""
-        return ()
 
 
 class NoRows(Held):
@@ -288,31 +292,13 @@ class NoValues(HeldValues):
         return iter(())
 
 
-class HeldKeys(ABC):
+class HeldKeys(AuditedTable):
     """The keys in one table whose rows records change."""
-
-    name: str
 
     @abstractmethod
     def rows(self, places: Mapping[Partition, int]) -> pa.Table | None:
         """The key of every row with the coordinates of its last change, in the columns
         `PLACE` and `OFFSET`; None if there is no row. `places` numbers the partitions."""
-
-    @abstractmethod
-    def values(self) -> HeldValues:
-        """The values in the same table."""
-
-    def doubled(self) -> tuple[Doubled, ...]:
-        """Data files that are registered more than once. Call it after `rows`."""
-        return ()
-
-    def as_of(self) -> str:
-        """The state that is audited, if a table has several."""
-        return ""
-
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the report must know about this table."""
-        return ()
 
 
 def plain(keys: pa.Table) -> pa.Table:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from landonce.errors import PlanChanged, TargetAhead
 from landonce.protocol.blocks import Kind
@@ -26,7 +26,7 @@ from landonce.read.changes import Changes
 from landonce.read.decoding import Decoding, decoder_of
 from landonce.read.kafka.broker import refuse_vanished
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
+from landonce.sinks.contract import CreatedTable, DeduplicatingSink, Finding, Level, Looking, Sink, Target, look_by_name
 from landonce.sinks.declared import declared_schema, sampled_schema, selected_from
 from landonce.sinks.deduplicating import Tables, TablesRecipe, recipe_of, several
 from landonce.sinks.run import CORRECT_CONVERT, plan_fingerprint, run_of
@@ -188,15 +188,7 @@ def of_snapshot(run: CheckRun, sink: SnapshotSink[FileT, VersionT]) -> Sections:
     yield "position", _snapshot_position(run, sink, opened)
 
 
-class _OneTable(Protocol):
-    """A table as the sink opens it on the driver."""
-
-    def check(self) -> tuple[Finding, ...]: ...
-
-    def creation(self, columns: Schema) -> str: ...
-
-
-def _one_table(run: CheckRun, sink: Sink, name: str, there: Callable[[], bool], opened: _OneTable) -> Findings:
+def _one_table(run: CheckRun, sink: Sink, name: str, there: Callable[[], bool], opened: CreatedTable) -> Findings:
     created = to_be_created(run, opened.creation) if sink.create else None
     findings = (Finding(Level.OK, f"{name} is there"), *opened.check()) if there() else None
     yield from table(run, findings, name, created)
@@ -422,7 +414,8 @@ def _beginnings(run: CheckRun, state: LedgerState, view: SourceView) -> Findings
     times = run.parts.broker.first_times(dict(sorted(waiting.items())[:_MOST_LINES]))
     for partition, at in sorted(positions.items())[:_MOST_LINES]:
         extent = extents[partition]
-        first = f"; its first record is of {_moment(times[partition])}" if partition in times else ""
+        at_first = datetime.fromtimestamp(times[partition] / 1000, timezone.utc) if partition in times else None
+        first = f"; its first record is of {at_first:%Y-%m-%dT%H:%M:%SZ}" if at_first is not None else ""
         yield Finding(
             Level.OK,
             f"{partition} would begin at offset {at} of [{extent.start}, {extent.stable_end}): at most "
@@ -430,11 +423,6 @@ def _beginnings(run: CheckRun, state: LedgerState, view: SourceView) -> Findings
         )
     if len(positions) > _MOST_LINES:
         yield Finding(Level.OK, f"{len(positions) - _MOST_LINES} more partitions begin by the same rule")
-
-
-def _moment(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _lag(state: LedgerState, view: SourceView, kept_by: str) -> Findings:

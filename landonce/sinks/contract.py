@@ -84,16 +84,8 @@ class Insert:
     """Unique per request, so that a request differs from its repetition."""
 
 
-class Target(ABC):
-    """The target as the driver sees it."""
-
-    @abstractmethod
-    def now(self) -> int:
-        """The target's own clock in milliseconds: deadlines are made and waited for on this clock only."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """Ends every insert of this pipeline that still runs, anywhere, and returns when they are gone."""
+class PlacedRows(ABC):
+    """Rows that are found by their coordinates."""
 
     @abstractmethod
     def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
@@ -101,7 +93,7 @@ class Target(ABC):
 
     @abstractmethod
     def count(self, ranges: Iterable[Range]) -> int:
-        """How many rows are there in these ranges, asked while a pipeline runs: nobody is waited for. 0 where nothing tells."""
+        """How many rows are there in these ranges."""
 
     def no_removal(self) -> str:
         """Why `remove` cannot be used, in one sentence. Empty: it can."""
@@ -110,6 +102,38 @@ class Target(ABC):
     def remove(self, ranges: Iterable[Range]) -> None:
         """Removes the rows of these ranges, for an operator. Returns once they are gone, on every replica. Nothing writes meanwhile."""
         raise NotImplementedError(self.no_removal())
+
+
+class CreatedTable(ABC):
+    """A table that a start examines, and makes if it may. Opening asks nothing."""
+
+    @abstractmethod
+    def create(self, columns: Schema) -> None:
+        """Makes the table, with the coordinate columns (`COORDINATES`). Harmless if it is there."""
+
+    @abstractmethod
+    def creation(self, columns: Schema) -> str:
+        """What `create` makes, as statements or in words for people. Raises for columns that the table cannot have."""
+
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The columns that landonce fills, without the coordinates."""
+
+    @abstractmethod
+    def check(self) -> tuple[Finding, ...]:
+        """Whether the table can hold the guarantee. Reads only."""
+
+
+class Target(PlacedRows):
+    """The target as the driver sees it. `count` is asked while a pipeline runs: it waits for nobody, and gives 0 where nothing tells."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The target's own clock in milliseconds: deadlines are made and waited for on this clock only."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends every insert of this pipeline that still runs, anywhere, and returns when they are gone."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -123,7 +147,7 @@ class Target(ABC):
         """What would keep `create` from making the table. Reads only."""
         return ()
 
-    def take_back(self) -> None:  # noqa: B027  a sink may do without
+    def take_back(self) -> None:
         """Removes the table that `create` just made, for a start that refuses it after all: only if it is empty, and only if
         that is one step. Where it is not, the table stays."""
 

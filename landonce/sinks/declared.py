@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from landonce.config.model import Transform
 from landonce.errors import ConfigError
 from landonce.protocol.source import SourceView
 from landonce.read.decoding import Decoding, decoder_of
@@ -29,12 +28,9 @@ def declared_schema(config: Pipeline) -> Schema | None:
     declared = config.source.kafka.schema_
     if declared is None:
         return None
-    used = [name for name in RECORD_COLUMNS if _mentions(config.transform, name)]
+    expressions = (*config.transform.select, config.transform.where or "")
+    used = [name for name in RECORD_COLUMNS if any(re.search(rf"\b{name}\b", each) for each in expressions)]
     return with_record_columns(parse_schema(declared), [*config.source.kafka.record_columns, *used])
-
-
-def _mentions(transform: Transform, name: str) -> bool:
-    return any(re.search(rf"\b{name}\b", each) for each in (*transform.select, transform.where or ""))
 
 
 def with_record_columns(schema: Schema, names: Iterable[str]) -> Schema:

@@ -273,7 +273,8 @@ class InsertWorker(BlockWorker):
         """Doubt. Where the first task may still run, this one returns only once nothing that was sent can take effect any more: if the
         first is done before, Spark ends this one."""
         if self.recipe.shuffled:
-            wait_out(self.recipe.sink.target(), self.task.deadline)
+            with closing(self.recipe.sink.target()) as target:
+                wait_out(target, self.task.deadline)
         return BlockResult(self.task.index, Fate.DOUBTFUL, why="Spark ran the task again")
 
     def landed_before(self) -> int:
@@ -321,7 +322,10 @@ def land(
     refusals = 0
     while settling.fate is None:
         if settling.stage is InsertStage.SEND:
-            reply = _send(writer, missing if settling.missing_only else rows, task)
+            reach("send.before")
+            insert = Insert(task.token, task.deadline, uuid.uuid4().hex[:12])
+            reply = writer.send(missing if settling.missing_only else rows, insert)
+            reach("send.after")
             settling = settle.after_send(settling, reply)
             if reply is Reply.REFUSED:
                 if refusals == len(_PAUSES):
@@ -339,7 +343,9 @@ def land(
 
 def _present(writer: BlockWriter, labels: Mapping[str, str], records: Sequence[Rejected]) -> Iterator[Rejected]:
     """Those of these records that have a row. The target only counts, so they are halved until each is known."""
-    if not records or not writer.count(_place(each, labels) for each in records):
+    partitions = (replace(each.partition, topic=label_of(labels, each.partition)) for each in records)
+    places = [Range(at, each.offset, each.offset + 1) for at, each in zip(partitions, records, strict=True)]
+    if not places or not writer.count(places):
         return
     if len(records) == 1:
         yield records[0]
@@ -347,11 +353,6 @@ def _present(writer: BlockWriter, labels: Mapping[str, str], records: Sequence[R
     half = len(records) // 2
     yield from _present(writer, labels, records[:half])
     yield from _present(writer, labels, records[half:])
-
-
-def _place(record: Rejected, labels: Mapping[str, str]) -> Range:
-    label = label_of(labels, record.partition)
-    return Range(replace(record.partition, topic=label), record.offset, record.offset + 1)
 
 
 def places(rows: pa.Table) -> tuple[Range, ...]:
@@ -366,40 +367,27 @@ def places(rows: pa.Table) -> tuple[Range, ...]:
     return tuple(found)
 
 
-def _send(writer: BlockWriter, rows: pa.Table, task: InsertTask) -> Reply:
-    reach("send.before")
-    reply = writer.send(rows, Insert(task.token, task.deadline, uuid.uuid4().hex[:12]))
-    reach("send.after")
-    return reply
-
-
 def verdict(task: InsertTask, settling: Settling, reply: str, *, whole: bool = False) -> BlockResult:
     """A fate that is not `LANDED`, as the driver gets it."""
     if settling.problem is Problem.DUPLICATE:
-        return halted(task, _duplicate(task))
+        duplicate = errors.DuplicatePresent(
+            f"block {task.block}: the target {task.block.table} holds some of its coordinates more than once.",
+            safe="landonce wrote nothing more. Something else wrote these rows, or restored them beside the old ones.",
+            command="landonce verify {file}   (lists the coordinates; remove the copies, then run again)",
+        )
+        return halted(task, duplicate)
     if settling.problem is Problem.PARTIAL:
-        return halted(task, _partial(task, whole=whole))
+        partial = errors.PartialPresence(
+            f"block {task.block}: one partition of the table {task.block.table} holds some of its rows and lacks others. "
+            "A block lands whole there or not at all, so somebody deleted rows, a TTL ran, or rows merged away.",
+            safe="landonce wrote nothing.",
+            command="put back the rows that were removed, then: landonce run {file}; or give the pipeline another `pipeline` name and an empty "
+            "table in {file}"
+            if whole
+            else "landonce state fill {file}   (writes what is missing)",
+        )
+        return halted(task, partial)
     return BlockResult(task.index, settling.fate or Fate.DOUBTFUL, why=redact(reply))
-
-
-def _duplicate(task: InsertTask) -> errors.DuplicatePresent:
-    return errors.DuplicatePresent(
-        f"block {task.block}: the target {task.block.table} holds some of its coordinates more than once.",
-        safe="landonce wrote nothing more. Something else wrote these rows, or restored them beside the old ones.",
-        command="landonce verify {file}   (lists the coordinates; remove the copies, then run again)",
-    )
-
-
-def _partial(task: InsertTask, *, whole: bool) -> errors.PartialPresence:
-    return errors.PartialPresence(
-        f"block {task.block}: one partition of the table {task.block.table} holds some of its rows and lacks others. "
-        "A block lands whole there or not at all, so somebody deleted rows, a TTL ran, or rows merged away.",
-        safe="landonce wrote nothing.",
-        command="put back the rows that were removed, then: landonce run {file}; or give the pipeline another `pipeline` name and an empty "
-        "table in {file}"
-        if whole
-        else "landonce state fill {file}   (writes what is missing)",
-    )
 
 
 class OpenDeduplicating(OpenSink):

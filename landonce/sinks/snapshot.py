@@ -35,8 +35,7 @@ from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoding import decode_by
 from landonce.read.route import Routing, Rule
 from landonce.read.rows import NOWHERE, fit_to
-from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Finding, Guarantee, Sink
+from landonce.sinks.contract import CreatedTable, Guarantee, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SparkNeeds, refuse_unfit
 from landonce.sinks.worker import BlockWorker, OneTable, Recipe, Refuse, Task
 
@@ -326,27 +325,11 @@ class Seen(Generic[VersionT]):
     """What `attempt` compares. landonce does not read it."""
 
 
-class SnapshotTable(MarkedTable[FileT], Generic[FileT, VersionT]):
+class SnapshotTable(MarkedTable[FileT], CreatedTable, Generic[FileT, VersionT]):
     """The one table of a `SnapshotSink`. Every method may raise `TargetUnavailable`: then nothing is known.
 
     An author says how the table is read (`look`) and how one commit is tried (`attempt`), and never decides whether it may be made.
     """
-
-    @abstractmethod
-    def create(self, columns: Schema) -> None:
-        """Makes the table, with the coordinate columns (`COORDINATES`). Harmless if it is there."""
-
-    @abstractmethod
-    def creation(self, columns: Schema) -> str:
-        """What `create` makes, for people. Raises for columns that the table cannot have."""
-
-    @abstractmethod
-    def schema(self) -> Schema:
-        """The columns that landonce fills, without the coordinates."""
-
-    @abstractmethod
-    def check(self) -> tuple[Finding, ...]:
-        """Whether the table can hold the guarantee. Reads only."""
 
     @abstractmethod
     def look(self) -> Seen[VersionT] | None:

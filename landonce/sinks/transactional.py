@@ -20,7 +20,7 @@ from landonce.failpoints import reach
 from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol import transact
 from landonce.protocol.block_rows import BlockRow, Claim
-from landonce.protocol.ranges import Partition, Range
+from landonce.protocol.ranges import Partition
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want, unbalanced
 from landonce.protocol.target import TargetView
 from landonce.protocol.transact import Transacting, TransactStage
@@ -28,7 +28,7 @@ from landonce.read.block import ReadBlock, Reader
 from landonce.read.decoding import decode_by
 from landonce.read.rows import fit_to
 from landonce.read.schema.fields import Schema
-from landonce.sinks.contract import Finding, Guarantee, Sink
+from landonce.sinks.contract import CreatedTable, Guarantee, PlacedRows, Sink
 from landonce.sinks.run import Columns, OpenSink, Run, SourceAndTarget, SparkNeeds, refuse_unfit
 from landonce.sinks.worker import BlockWorker, OneTable, Refuse, Task
 
@@ -161,23 +161,18 @@ def _through(
             settling = transact.after_rows(settling)
             reach("rows.after")
         else:
-            answered = _commit(writer)
+            answered = True
+            try:
+                writer.commit()
+            except Trouble as trouble:
+                if trouble.answered:  # the database answered with an error: the transaction is rolled back
+                    raise
+                answered = False
             settling = transact.after_commit(settling, answered=answered)
             if not answered:
                 return settling
             reach("landed.after")
     return settling
-
-
-def _commit(writer: BlockTransaction) -> bool:
-    """Whether the commit was confirmed. Raises if the database answered with an error: then the transaction is rolled back."""
-    try:
-        writer.commit()
-    except Trouble as trouble:
-        if trouble.answered:
-            raise
-        return False
-    return True
 
 
 def as_error(trouble: Trouble, where: str) -> errors.LandonceError:
@@ -220,46 +215,14 @@ def rows_left_out(taken: int, sent: int) -> Trouble:
 # The sink, on the driver and on a worker.
 
 
-class TransactionalTable(ABC):
-    """One table of a database, as the driver sees it. Opening asks nothing."""
+class TransactionalTable(PlacedRows, CreatedTable):
+    """One table of a database, as the driver sees it."""
 
     @abstractmethod
     def exists(self) -> bool:
         """Whether the table is there."""
 
-    @abstractmethod
-    def create(self, columns: Schema) -> None:
-        """Makes the table, with the coordinate columns (`COORDINATES`). Harmless if it is there."""
-
-    @abstractmethod
-    def creation(self, columns: Schema) -> str:
-        """The statements that make the table, for people. Raises for columns that it cannot have."""
-
-    @abstractmethod
-    def schema(self) -> Schema:
-        """The columns that landonce fills, without the coordinates."""
-
-    @abstractmethod
-    def check(self) -> tuple[Finding, ...]:
-        """Whether the table can hold the guarantee. Reads only."""
-
-    @abstractmethod
-    def look(self, floors: Iterable[tuple[Partition, int]]) -> TargetView:
-        """One past the highest offset that is there, for each partition that holds any at or above its floor."""
-
-    @abstractmethod
-    def count(self, ranges: Iterable[Range]) -> int:
-        """How many rows are there of these offsets."""
-
-    def no_removal(self) -> str:
-        """Why `remove` cannot be used, in one sentence. Empty: it can."""
-        return "the sink offers no way to remove rows by their coordinates."
-
-    def remove(self, ranges: Iterable[Range]) -> None:
-        """Removes the rows of these offsets, for an operator. Nothing writes meanwhile."""
-        raise NotImplementedError(self.no_removal())
-
-    def close(self) -> None:  # noqa: B027  a table may have nothing open
+    def close(self) -> None:
         """Gives connections back."""
 
 

@@ -31,8 +31,7 @@ from landonce.engine.retention import Retention
 from landonce.ledger.block_ledgers import TargetLedger
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.ranges import Partition
-from landonce.protocol.source import Extent, SourceView
-from landonce.protocol.start import GroupOffsets
+from landonce.protocol.source import Extent, GroupOffsets, SourceView
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Level
 from landonce.sinks.iceberg.check import table_findings
@@ -178,7 +177,7 @@ UNKNOWABLE = {
     """,
     "Kafka is a stand-in here; a check asks the real one": """
         read/kafka/broker.py:Broker._named  read/kafka/broker.py:Broker._describe  read/kafka/broker.py:Broker._chosen  read/sample.py:_nothing  read/kafka/records.py:_reached  read/kafka/broker.py:source_error
-        protocol/start.py:_refused
+        protocol/source.py:_refused
     """,
     "a database that fails is not part of this test, and each is asked by its own ledger's": """
         ledger/database.py:refused

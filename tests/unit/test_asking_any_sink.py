@@ -18,8 +18,7 @@ from landonce.errors import ConfigError, NothingToDo, TableUnfit
 from landonce.ledger.memory import MemoryLedger
 from landonce.protocol.ledger import LedgerState
 from landonce.protocol.ranges import Partition
-from landonce.protocol.source import Extent, SourceView
-from landonce.protocol.start import GroupOffsets
+from landonce.protocol.source import Extent, GroupOffsets, SourceView
 from landonce.read.schema.ddl import parse_schema
 from landonce.sinks.contract import Guarantee, Sink
 from landonce.sinks.operations import Before, Operations, Upkeep

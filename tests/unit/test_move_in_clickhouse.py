@@ -7,8 +7,7 @@ import pytest
 from landonce.errors import ImportRefused
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import Extent, SourceView, Start, bind
-from landonce.protocol.start import GroupOffsets
+from landonce.protocol.source import Extent, GroupOffsets, SourceView, Start, bind
 from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.move_in import (
     AFTER,

@@ -10,8 +10,17 @@ import pytest
 from landonce.errors import ConfigError, StartRefused, TargetAhead
 from landonce.protocol.ledger import LedgerState, Position
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import Extent, SourceView, Start, StartAt, bind
-from landonce.protocol.start import GroupOffsets, begin_after, begin_at, begin_since
+from landonce.protocol.source import (
+    Extent,
+    GroupOffsets,
+    SourceView,
+    Start,
+    StartAt,
+    begin_after,
+    begin_at,
+    begin_since,
+    bind,
+)
 from landonce.protocol.target import TargetView, ahead, below_start, refuse_below_start
 from landonce.sinks.parts import open_parts
 from landonce.sinks.pipeline_file import parse

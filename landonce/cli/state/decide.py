@@ -39,8 +39,7 @@ from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.letters import partition_of
 from landonce.protocol.operate import Return
 from landonce.protocol.ranges import Partition, Range, without
-from landonce.protocol.source import SourceView, Start, StartAt
-from landonce.protocol.start import begin_since
+from landonce.protocol.source import SourceView, Start, StartAt, begin_since
 from landonce.protocol.target import TargetView
 from landonce.sinks.operations import UNCHANGED, Before, Choice, Operations
 

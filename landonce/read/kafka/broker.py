@@ -28,8 +28,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResult
 from landonce.config.model import TopicMatch, files_in
 from landonce.errors import ConfigError, Halt, SourceRefused, SourceUnavailable, TopicMissing, TopicRecreated
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import Extent, SourceView, StartAt
-from landonce.protocol.start import GroupOffsets, begin_after, begin_at, begin_since
+from landonce.protocol.source import Extent, GroupOffsets, SourceView, StartAt, begin_after, begin_at, begin_since
 from landonce.read.kafka.certificates import certificate_refusal
 
 _PARTITIONS, _RECORDS, _BYTES = 8, 200, 8 * 2**20

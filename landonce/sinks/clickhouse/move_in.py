@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from landonce.protocol.ledger import LedgerState, bound, taken
 from landonce.protocol.operate.decision import Decision, listed, refused
 from landonce.protocol.ranges import Partition, Range
-from landonce.protocol.source import Extent, SourceView, Start
-from landonce.protocol.start import GroupOffsets
+from landonce.protocol.source import Extent, GroupOffsets, SourceView, Start
 from landonce.sinks.clickhouse.address import TableName
 
 BEFORE, AFTER = "BEFORE_PROCESSING", "AFTER_PROCESSING"

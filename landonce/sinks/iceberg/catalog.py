@@ -35,7 +35,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from landonce.config.secrets import redact
 from landonce.errors import CertificateRefused, ConfigError, TableUnfit, TargetRefused, TargetUnavailable
-from landonce.ledger.postgres_tls import certificate_refusal
+from landonce.ledger.postgres import certificate_refusal
 from landonce.sinks.iceberg import storage
 from landonce.tls import TlsKeys, examine, refusal
 
