@@ -134,18 +134,12 @@ def cut(ranges: Sequence[Range], table: str, block_rows: int) -> tuple[Block, ..
 
 def again(state: LedgerState, plan: Plan, incoming: Incoming, fingerprint: str, on_rewind: OnRewind) -> frozenset[int]:
     """The pending blocks (by index) that are written again: all of them is in this batch, and the query is the same."""
-    same = plan.fingerprint == fingerprint
-    return frozenset(
-        index for index, block in enumerate(plan.blocks) if _comes_again(state, block, incoming, on_rewind) and same
-    )
-
-
-def _comes_again(state: LedgerState, block: Block, incoming: Incoming, on_rewind: OnRewind) -> bool:
-    came = incoming.of(block.ranges[0].partition)
-    if came is None:
-        return False
-    last = _last(state, block, incoming)
-    return decide(came, last, last.origin, on_rewind=on_rewind).again is not None
+    found = []
+    for index, block in enumerate(plan.blocks):
+        came, last = incoming.of(block.ranges[0].partition), _last(state, block, incoming)
+        if came is not None and decide(came, last, last.origin, on_rewind=on_rewind).again is not None:
+            found.append(index)
+    return frozenset(found if plan.fingerprint == fingerprint else ())
 
 
 def follow(state: LedgerState, block: Block, incoming: Incoming, *, landed: bool) -> None:

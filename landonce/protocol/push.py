@@ -111,10 +111,6 @@ def after_probe(pushing: Pushing, *, there: bool) -> Pushing:
     return replace(pushing, stage=PushStage.FOUND if there else PushStage.RECLAIM)
 
 
-def after_found(pushing: Pushing, *, won: bool) -> Pushing:
-    return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=PushStage.ROW)
-
-
 def after_push(pushing: Pushing, outcome: Outcome) -> Pushing:
     if outcome is Outcome.RETURNED:
         return replace(pushing, stage=PushStage.SETTLE, pushed=True)
@@ -124,6 +120,7 @@ def after_push(pushing: Pushing, outcome: Outcome) -> Pushing:
 
 
 def after_settle(pushing: Pushing, *, won: bool) -> Pushing:
+    """After `FOUND`, `SETTLE` and `SKIP`, which say in the block's row that it is done."""
     return replace(pushing, fate=Fate.LANDED) if won else replace(pushing, stage=PushStage.ROW)
 
 

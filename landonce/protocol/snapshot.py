@@ -22,7 +22,6 @@ table of a user's own query. It is looked at for each of Spark's micro-batches: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from landonce import errors
@@ -42,7 +41,6 @@ from landonce.protocol.blocks import Block, Kind, Plan
 from landonce.protocol.ledger import LedgerState, Totals
 from landonce.protocol.marks import (
     TableStatus,
-    TableView,
     adopted,
     behind_ranges,
     learnt,
@@ -121,19 +119,24 @@ class Snapshot(Policy):
             raised = replace(machine.state, epoch=past, version=machine.state.version + 1)
             return change(replace(machine, tables=None, receipts=()), Step.BIND, raised)
         tables = tuple(status_of(machine.state, view) for view in reply.views)
-        self._may_follow(tables)
-        return go_on(replace(machine, tables=tables))
-
-    def _may_follow(self, tables: tuple[TableStatus, ...]) -> None:
         behind = [each.view.table for each in tables if each.behind and not (each.view.mark and each.view.mark.behind)]
         if behind and not self.follow:
             raise rollback_refused(behind)
+        return go_on(replace(machine, tables=tables))
 
     def owed(self, machine: Machine) -> tuple[Range, ...]:
-        """What tables that are behind lack."""
+        """What tables that are behind lack. Kafka must still have it."""
         again = behind_ranges(machine.state, machine.tables or ())
-        if again:
-            _readable(machine, again)
+        extents = dict(machine.source.view.extents) if again else {}
+        for each in again:
+            extent = extents.get(each.partition)
+            if extent is None or extent.start > each.first:
+                raise errors.RetentionOverrun(
+                    f"a table was rolled back to offset {each.first} of {each.partition}, and the topic now begins at "
+                    f"{extent.start if extent else 'nowhere'}.",
+                    safe="Nothing was skipped.",
+                    command="roll the table forward again, or `landonce state accept-gap {file}`",
+                )
         return take(again, machine.world.limits.max_rows)
 
     # Planning and writing.
@@ -206,7 +209,9 @@ class Snapshot(Policy):
             return self.look(replace(machine, receipts=(), opened=False, tables=None, untried=False))
         if not isinstance(reply, Committed):
             raise unexpected(machine, reply)
-        machine = replace(machine, tables=_refreshed(machine.tables or (), reply.views))
+        now = {view.table: view for view in reply.views}
+        tables = tuple(replace(each, view=now.get(each.view.table, each.view)) for each in machine.tables or ())
+        machine = replace(machine, tables=tables)
         return change(machine, Step.RECORD, self.recorded(machine))
 
     def recorded(self, machine: Machine) -> LedgerState:
@@ -252,21 +257,3 @@ def _taking(machine: Machine) -> tuple[TableStatus, ...]:
     """The tables that take part in the pending plan, and where each begins."""
     ranges = tuple(each for block in machine.pending.blocks for each in block.ranges)
     return tuple(each for each in machine.tables or () if takes_part(machine.pending.kind, ranges, each))
-
-
-def _refreshed(tables: tuple[TableStatus, ...], views: Iterable[TableView]) -> tuple[TableStatus, ...]:
-    now = {view.table: view for view in views}
-    return tuple(replace(each, view=now.get(each.view.table, each.view)) for each in tables)
-
-
-def _readable(machine: Machine, ranges: tuple[Range, ...]) -> None:
-    extents = dict(machine.source.view.extents)
-    for each in ranges:
-        extent = extents.get(each.partition)
-        if extent is None or extent.start > each.first:
-            begins = extent.start if extent else "nowhere"
-            raise errors.RetentionOverrun(
-                f"a table was rolled back to offset {each.first} of {each.partition}, and the topic now begins at {begins}.",
-                safe="Nothing was skipped.",
-                command="roll the table forward again, or `landonce state accept-gap {file}`",
-            )

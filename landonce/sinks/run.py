@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
+from typing_extensions import Never
 
 from landonce.errors import ConfigError, Halt, TableUnfit
 from landonce.protocol import query_refusals
@@ -66,11 +67,7 @@ class SourceAndTarget:
     transforms: bool = True
 
 
-def _no_session() -> SparkSession:
-    raise RuntimeError("this run has no Spark session")
-
-
-def _no_columns() -> Schema:
+def _no_session() -> Never:
     raise RuntimeError("this run has no Spark session")
 
 
@@ -105,7 +102,7 @@ class Run:
     """Starts Spark when it is first asked for."""
     examine: Callable[[Expressions], None] = _not_examined
     """Raises what is wrong with `select` and `where`. Starts Spark, if there are such."""
-    select_columns: Callable[[], Schema] = _no_columns
+    select_columns: Callable[[], Schema] = _no_session
     """What `select` makes of the declared fields. Starts Spark."""
     sample: Callable[[Callable[[Schema], object], Callable[[Schema], Schema]], Schema] | None = None
     """The columns of some records that are in the topics: see `columns`."""

@@ -148,8 +148,8 @@ UNKNOWABLE = {
     """,
     "it is what others do while a batch is written": """
         read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different
-        engine/driver.py:Driver._judged  protocol/target.py:nobody_else  sinks/deduplicating.py:_duplicate
-        sinks/deduplicating.py:_partial  sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:no_such_table
+        engine/driver.py:Driver._judged  protocol/target.py:nobody_else  sinks/deduplicating.py:verdict
+        sinks/iceberg/commit.py:_too_new  sinks/snapshot.py:TableLedger._known  sinks/snapshot.py:no_such_table
         sinks/iceberg/spark.py:_Staging.finish  sinks/iceberg/commit.py:check_visible
         protocol/own_ledger.py:own_verdict  protocol/ledger.py:fenced
     """,
@@ -160,7 +160,7 @@ UNKNOWABLE = {
     "it is about a plan that is pending or a position that was lost: sinks/checking.py and the position of each sink say it": """
         protocol/deduplicating.py:Deduplicating.plan_changed  protocol/claimed.py:Claimed.plan_changed
         protocol/snapshot.py:Snapshot.plan_changed  protocol/transactional.py:Transactional.plan_changed
-        protocol/claimed.py:outcome_unknown  protocol/snapshot.py:_readable  protocol/snapshot.py:refuse_unmarked
+        protocol/claimed.py:outcome_unknown  protocol/snapshot.py:Snapshot.owed  protocol/snapshot.py:refuse_unmarked
         protocol/transactional.py:Transactional.after_look  protocol/target.py:_gap_behind
         protocol/target.py:_lost_ledger  protocol/target.py:refuse_below_start  protocol/target.py:_readable  protocol/marks.py:_same_table  protocol/marks.py:status_of
     """,

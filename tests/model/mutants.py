@@ -112,7 +112,7 @@ NOT_FOLLOWED = (
     "        follow(machine.state, plan.blocks[index], machine.incoming, landed=index in landed)\n",
     "        pass\n",
 )
-REWRITTEN = (MATCH, "on_rewind) and same", "on_rewind)")
+REWRITTEN = (MATCH, "frozenset(found if plan.fingerprint == fingerprint else ())", "frozenset(found)")
 DELIVERED_AGAIN = (
     MATCH,
     "Range(each.partition, max(each.first, committed[each.partition]), each.end)",

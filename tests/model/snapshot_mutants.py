@@ -246,8 +246,8 @@ _REPLAYS = (
         "fan-out: a rollback is not followed",
         FOLLOWED,
         SNAPSHOT,
-        "        self._may_follow(tables)\n",
-        "",
+        "        if behind and not self.follow:\n",
+        "        if behind and self.follow is None:\n",
     ),
 )
 
@@ -281,7 +281,7 @@ _STEPS = (
         "fan-out: nothing fails, two drivers",
         AGAIN,
         SNAPSHOT,
-        "        machine = replace(machine, tables=_refreshed(machine.tables or (), reply.views))\n",
+        "        machine = replace(machine, tables=tables)\n",
         "",
     ),
     planted(

@@ -193,11 +193,11 @@ class Pushes(Transactions):
         push, marks, stage = self.core.push, self.core.block_rows, state.stage
         claim, row = self.claims.values[job.claim], self._row(world, job)
         if stage is push.PushStage.FOUND:
-            where, follows = marks.reclaimable(claim, state.seen), push.after_found
+            where, follows = marks.reclaimable(claim, state.seen), push.after_settle
         elif stage is push.PushStage.SETTLE:
             where, follows = marks.mine(worker.nonce), push.after_settle
         elif stage is push.PushStage.SKIP:
-            where, follows = marks.claimable(claim, harmless=True), push.after_found
+            where, follows = marks.claimable(claim, harmless=True), push.after_settle
         else:
             where, follows = marks.mine(worker.nonce), lambda of, **_: push.after_release(of)
         won = row is not None and self._holds(row, where)

@@ -226,12 +226,21 @@ def rebase(
         labels=tuple(sorted(labels.items())),
     )
     does = tuple(_say_rebase(state, new, remade, moved, relabelled, to))
-    costs = (
-        *_rebase_costs(state, new, view, moved, to),
-        *_plan_costs(state, new, again),
-        *_never_filled_up(state, tables, again),
+    costs = (*_rebase_costs(state, new, view, moved, to), *_plan_costs(state, new, again))
+    never = {each.view.table: [p for p in behind_ranges(state, [each]) if p.partition in again] for each in tables}
+    return Decision(
+        "rebase",
+        new,
+        does,
+        (
+            *costs,
+            *(
+                f"What was removed from {table} by a rollback never comes back to it: {listed(lacks)}."
+                for table, lacks in never.items()
+                if lacks
+            ),
+        ),
     )
-    return Decision("rebase", new, does, costs)
 
 
 def landed_too(held: TargetView, plan: Plan | None, landed: Collection[int]) -> TargetView:
@@ -347,14 +356,6 @@ def _plan_costs(state: LedgerState, new: LedgerState, again: Collection[Partitio
         yield "Rows of the plan that landed from partitions that start again stay, under their old label."
     if compared := [each for each in other if each.partition not in again]:
         yield f"The next start recognises what landed of {listed(compared)} and does not write it again."
-
-
-def _never_filled_up(
-    state: LedgerState, statuses: Iterable[TableStatus], again: Collection[Partition]
-) -> Iterator[str]:
-    for each in statuses:
-        if lacks := [piece for piece in behind_ranges(state, [each]) if piece.partition in again]:
-            yield f"What was removed from {each.view.table} by a rollback never comes back to it: {listed(lacks)}."
 
 
 def _ranges(plan: Plan) -> tuple[Range, ...]:

@@ -215,13 +215,13 @@ class _Attempt:
         if stage is PushStage.PUSH:
             return steps.after_push(state, self._push())
         if stage is PushStage.FOUND:
-            return steps.after_found(state, won=ledger.found(spot, claim, state.seen, receipt))
+            return steps.after_settle(state, won=ledger.found(spot, claim, state.seen, receipt))
         if stage is PushStage.SETTLE:
             return steps.after_settle(state, won=ledger.settle(spot, nonce, receipt))
         if stage is PushStage.RELEASE:
             ledger.release(spot, nonce)
             return steps.after_release(state)
-        return steps.after_found(state, won=ledger.skip(spot, claim, receipt))
+        return steps.after_settle(state, won=ledger.skip(spot, claim, receipt))
 
     def _probe(self, state: Pushing) -> Pushing:
         """A probe that raises proves nothing: the driver tries again."""
