@@ -4,40 +4,52 @@
                   ▲                                 └───────────────────────────────────────────── │
                   └────────────────────────────── next ◄───────────────────────────────────────────┘
 
-    step      what is done outside                         what it means, and what follows
-    ────────  ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
-    acquire   ledger: epoch + 1, owner = me, on the        every earlier driver is fenced                           ─► survey
-              pipeline and on all rows of its blocks
-    survey    brokers: ids, starts, stable ends; or the    the world as it is now. What cannot be delivered exactly is
-              ranges that Spark brings. Target: its clock  refused before anything is changed   ─► bind, or where that is
-                                                           known: recover, look, plan
-    bind      ledger: cluster id, topic ids, partitions    offsets mean something only here     ─► recover, look, plan
-    await     target or ledger: its clock is past a        no attempt of the pending plan can begin any more    ─► kill, look
-              deadline
-    kill      target: end what runs under our query ids    none of them runs any more; without a pending plan, none of a plan
-                                                           that a restored ledger forgot            ─► rearm, resolve, look
-    resolve   target or block rows: did these land?        Spark does not bring them again, so they are not written again
-                                                                                                                     ─► rearm
-    rearm     ledger: the pending plan, with a new         the plan may be written again, by me only    ─► write; plan, where
-              deadline and new tokens, or cut, or none     nothing of it is left; halt, where too many records cannot land and
-                                                           the target holds nothing of the plan; commit, where what was cut off
-                                                           was not ready in time, and all that is left of it is written
-    look      target: what it holds above the position,    a lost, stale or foreign ledger is found before it does harm
-              how many rows; tables: their marks; rows of  ─► bind, plan, write, commit
-              claimed blocks
-    prepare   ledger: BEFORE, and a row per block          the plan is durable; nothing of it is written            ─► write
-    write     workers: read, decode, write, account        one fate per block ─► commit once all landed; else open, recover
-    open      tables and columns that records need         once, by the driver, never by a worker          ─► write, look
-    commit    tables: files, position and epoch, in one    read = landed + dead-lettered + filtered, and no more dead letters
-              atomic commit. Dead letters                  than `tolerance` allows, or nothing is committed
-                                                           ─► record; look, where a table's mark moved
-    record    ledger: AFTER                                the position moves                                      ─► survey
-    idle      wait for the interval                        ─► survey
-    stop      -                                            somebody asked for it, or nothing is left to deliver
+A driver takes the pipeline and looks at the world. It settles the plan that an earlier driver left (recover), and finds out whether the
+target holds more than the ledger knows (look). Then it makes one batch after the other:
+
+    1. plan      It cuts the new offsets into blocks.
+    2. prepare   The ledger records the plan. From now on the plan is pending: it is written as it is, by whichever driver, until it is recorded.
+    3. write     Workers read, decode and write the blocks, and return a receipt for each.
+    4. commit    In each receipt, read = landed + dead-lettered + filtered, and no more are dead-lettered than `tolerance` allows.
+                 Tables commit their files, and the dead letters are published.
+    5. record    The ledger moves the position to the end of the plan, which is pending no more.
+
+A driver that fails ends. The next one begins at the top, and needs nothing but the ledger and the target. Step by step:
+
+    step     what is done outside                          what holds then                                      next
+    ───────  ────────────────────────────────────────────  ───────────────────────────────────────────────────  ─────────────────────
+    acquire  ledger: epoch + 1, owner = me, also on the    every earlier driver is fenced                       survey
+             rows of pending blocks
+    survey   brokers: ids, starts, stable ends; or the     what cannot be delivered exactly was refused, and    bind, or where that
+             ranges that Spark brings. Target: its clock   nothing was changed                                  is known: recover,
+                                                                                                                look, plan
+    bind     ledger: cluster id, topic ids, partitions     offsets have a meaning                               recover, look, plan
+    await    target or ledger: its clock is past a         no attempt at the pending plan can begin any more    kill, look
+             deadline
+    kill     target: end what runs under our query ids     no attempt at the pending plan runs any more, nor    rearm, resolve, look
+                                                           at a plan that a restored ledger has forgotten
+    resolve  target or block rows: did these land?         it is known of blocks that Spark does not bring      rearm
+                                                           again
+    rearm    ledger: the pending plan, with a new          this driver alone may write the plan again           write; plan or halt,
+             deadline and new tokens; or cut to what is                                                         if nothing is left;
+             left or ready; or none                                                                             commit, if all is
+                                                                                                                written
+    look     target: what it holds above the position;     a lost, stale or foreign ledger was found before     bind, plan, write,
+             tables: their marks; ledger: rows of          it does harm                                         commit
+             claimed blocks
+    prepare  ledger: BEFORE, and a row per block           the plan is durable, and nothing of it is written    write
+    write    workers: read, decode, write, account         each block has a fate                                commit if all landed,
+                                                                                                                else open, recover
+    open     target: tables and columns that records need  records have a place. Workers never change tables    write, look
+    commit   tables: files, position and epoch, in one     rows and dead letters count                          record; look, where a
+             atomic commit each. Then dead letters                                                              table's mark moved
+    record   ledger: AFTER                                 the position has moved                               survey
+    idle     wait for the interval                         -                                                    survey
+    stop     -                                             somebody asked for it, or all is delivered           -
 
 `Machine.advance(reply)` gives the next machine and the next effect (`steps`). `engine.driver` performs effects for real, and the model
-checker performs them on fakes: both call this, and nothing else decides. A failed effect is an exception in the driver, and the machine
-does not hear of it: a driver that failed is a driver that starts again.
+checker performs them on fakes: both call this, and nothing else decides. An effect that fails raises in the driver, and the machine does
+not hear of it.
 
 The kinds of sinks differ in four places, and each has a `Policy` with these: how a pending plan is recovered, what is looked at before
 planning, what the results of a write mean, what is committed and recorded.
@@ -144,7 +156,7 @@ class Machine:
     """Tables were made and columns added for the pending plan: what does not fit now waits no more."""
 
     def advance(self, reply: Reply) -> Next:
-        """The one place where a reply turns into the next effect: the table above."""
+        """The one place where a reply turns into the next effect: the column `next` of the table above."""
         machine = replace(self, ledger=reply) if isinstance(reply, LedgerState) else self
         step, policy = machine.step, machine.policy
         if step is Step.ACQUIRE:
@@ -507,6 +519,8 @@ def bind(machine: Machine) -> Next:
 
 
 def go_on(machine: Machine) -> Next:
+    """Where nothing is pending and the target is known, the next plan is made: dead letters, if the run is for these; else what a table or
+    the ledger lacks of earlier offsets; else new ones."""
     policy = machine.policy
     if machine.state.pending is not None:
         return policy.recover(machine)
@@ -527,6 +541,7 @@ def go_on(machine: Machine) -> Next:
 
 
 def prepare(machine: Machine, ranges: tuple[Range, ...], kind: Kind) -> Next:
+    """A plan for these ranges becomes durable."""
     return _prepare(machine, machine.policy.blocks(machine, ranges), kind)
 
 
@@ -547,6 +562,7 @@ def _prepare(machine: Machine, blocks: tuple[Block, ...], kind: Kind) -> Next:
 
 
 def _after_write(machine: Machine, results: tuple[BlockResult, ...]) -> Next:
+    """What landed has its receipt. Blocks that wait for a table or a column come first, for nothing is committed without them."""
     if (bad := next((each.error for each in results if isinstance(each.error, errors.BadRecord)), None)) is not None:
         return _halt_at(machine, results, bad)
     machine = replace(machine, receipts=machine.receipts_with(results))
@@ -564,8 +580,7 @@ def commit_or_recover(machine: Machine) -> Next:
 
 
 def _too_many(machine: Machine) -> errors.Halt | None:
-    """Why the pending plan must not be recorded. What is delivered again was judged when it was delivered first, and
-    so were dead letters."""
+    """Why the pending plan must not be recorded. What is delivered again was judged when it was delivered first; so were dead letters."""
     policy, reasons = machine.policy, (each for _, receipt in machine.receipts for each in receipt.reasons)
     if machine.pending.kind in (Kind.REPLAY, Kind.LETTERS):
         return None
@@ -581,8 +596,8 @@ def _halt(machine: Machine, error: errors.Halt) -> Next:
 
 
 def _halt_at(machine: Machine, results: tuple[BlockResult, ...], bad: errors.BadRecord) -> Next:
-    """A record that must not become a dead letter: its block was not written. Others may have been, by this driver or an earlier one; and
-    one that halted for another reason may have been, too."""
+    """A record must not become a dead letter, so its block was not written. The plan is given up only if no other block was written either,
+    by this driver or an earlier one. A block that halted for another reason may have been."""
     for each in results:
         if each.error is not None and not isinstance(each.error, errors.BadRecord):
             raise each.error
@@ -597,7 +612,7 @@ def _halt_at(machine: Machine, results: tuple[BlockResult, ...], bad: errors.Bad
 
 
 def settle(machine: Machine) -> Next:
-    """All of it is written again, unless Spark does not bring all of it: what does not come again is resolved first."""
+    """The whole plan is written again if its offsets can be read again. What Spark does not bring again is resolved first."""
     others = not_again(machine)
     if not others:
         return machine.policy.write_again(machine)
@@ -615,7 +630,7 @@ def not_again(machine: Machine) -> tuple[int, ...]:
 
 
 def resolve(machine: Machine, found: tuple[FoundBlock, ...]) -> Next:
-    """What landed counts, and what did not never was. What is left of the plan is written again."""
+    """Blocks that landed are recorded; blocks that did not are taken out of the plan. The rest of the plan is written again."""
     if machine.incoming is None:
         raise ValueError("only blocks that Spark does not bring again are resolved")
     plan, others = machine.pending, not_again(machine)
