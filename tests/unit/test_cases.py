@@ -15,6 +15,8 @@ import pytest
 
 from landonce import errors
 from landonce.protocol import cases
+from landonce.protocol import ledger as states
+from landonce.protocol.blocks import Block, Plan
 from landonce.protocol.cases import (
     Last,
     OnRewind,
@@ -26,6 +28,8 @@ from landonce.protocol.cases import (
     decide,
     resolved,
 )
+from landonce.protocol.ledger import LedgerState, Position, Totals
+from landonce.protocol.match_ranges import Incoming, again, follow, refuse_early
 from landonce.protocol.ranges import Partition, Range
 
 OFFSETS = 6
@@ -170,6 +174,40 @@ def judge(decide: Decide = decide, resolved: Decide = resolved) -> int:
 @pytest.mark.uncounted
 def test_every_offset_has_one_fate_in_every_situation() -> None:
     assert judge() > 100_000
+
+
+def written_by_a_query(situation: Situation) -> list[Range] | type[errors.Halt]:
+    """What the machine writes of the range, from what the ledger keeps: of a recorded plan the position alone."""
+    incoming = Incoming((situation.incoming,), "cluster", (("t", "id"),))
+    plan = Plan(1, (Block((situation.last.range,), "table"),), "same", 0)
+    pending = situation.phase is Phase.BEFORE
+    position = Position(situation.f, situation.x if pending else situation.y)
+    state = LedgerState(
+        "p", "l", 1, "o", 1, "cluster", (("t", "id"),), ((PARTITION, position),), plan if pending else None
+    )
+    parts: list[Range] = []
+    try:
+        refuse_early(state, incoming, OnRewind.DROP)
+        if pending and again(state, plan, incoming, "same", OnRewind.DROP):
+            parts, state = [situation.last.range], states.recorded(state, Totals())
+        elif pending:
+            follow(state, plan.blocks[0], incoming, landed=situation.landed)
+            state = states.resolved(state, {0: Totals()} if situation.landed else {}, None)
+    except errors.Halt as error:
+        return type(error)
+    return [*parts, *incoming.undelivered(state)]
+
+
+def test_a_query_writes_what_the_table_says() -> None:
+    """The table is judged above. Here the code that a query runs is held against it."""
+    judged = 0
+    for situation in situations():
+        if situation.can_probe:
+            refused = refusal(situation, decide, resolved)
+            expected = type(refused) if refused is not None else parts_to_write(situation, decide, resolved)
+            assert written_by_a_query(situation) == expected, situation
+            judged += 1
+    assert judged == 3_528
 
 
 def test_the_first_range_is_new_wherever_it_begins() -> None:
