@@ -43,6 +43,7 @@ from landonce.protocol.block_rows import (
 from landonce.protocol.ledger import LedgerState, Note, TableMark
 
 RowT = TypeVar("RowT", BlockRow, PushRow)
+SeenT = TypeVar("SeenT")
 
 _CLOCKS: Mapping[str, str] = {
     "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
@@ -109,6 +110,15 @@ class BlockLedger(SqlLedger, Generic[RowT]):
     def _mine(self) -> Any:
         return self.block_rows.c.pipeline == self.pipeline
 
+    def _seen(self, look: Callable[[Connection], SeenT]) -> SeenT:
+        """What one look shows."""
+
+        def read() -> SeenT:
+            with self.database.reading() as connection:
+                return look(connection)
+
+        return self._patiently(read, safe=_SAFE)
+
 
 class TargetLedger(BlockLedger[BlockRow]):
     """Keeps one pipeline's state beside its table."""
@@ -141,12 +151,7 @@ class TargetLedger(BlockLedger[BlockRow]):
 
     def blocks(self, batch: int) -> tuple[BlockRow, ...]:
         """The rows of a pending batch."""
-
-        def read() -> tuple[BlockRow, ...]:
-            with self.database.reading() as connection:
-                return self._rows(connection, batch)
-
-        return self._patiently(read, safe=_SAFE)
+        return self._seen(lambda connection: self._rows(connection, batch))
 
     def _row_of(self, row: Any) -> BlockRow:
         return block_row(row)
@@ -203,16 +208,9 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
     # For the driver.
 
     def status(self, batch: int) -> PushRows:
-        """The rows of a pending batch, and the ledger's clock."""
-
-        def read() -> PushRows:
-            with self.database.reading() as connection:
-                return PushRows(self._rows(connection, batch), _now(connection))
-
-        return self._patiently(read, safe=_SAFE)
+        return self._seen(lambda connection: PushRows(self._rows(connection, batch), _now(connection)))
 
     def decide(self, old: LedgerState, new: LedgerState, note: Note, decision: AttemptDecision) -> LedgerState:
-        """Like `change`, and records a person's decision on one attempt."""
         self._decision = decision
         try:
             return self.change(old, new, note)
@@ -244,41 +242,31 @@ class PushLedger(BlockLedger[PushRow], ClaimLedger):
     # For workers.
 
     def row(self, spot: Spot) -> PushRows:
-        """The block's row, if there is one, and the ledger's clock."""
+        def look(connection: Connection) -> PushRows:
+            found = self._row(connection, spot)
+            return PushRows(() if found is None else (found,), _now(connection))
 
-        def read() -> PushRows:
-            with self.database.reading() as connection:
-                found = self._row(connection, spot)
-                return PushRows(() if found is None else (found,), _now(connection))
-
-        return self._patiently(read, safe=_SAFE)
+        return self._seen(look)
 
     def claim(self, spot: Spot, claim: Claim, nonce: str, *, harmless: bool, wait: int = 0) -> PushRow | None:
-        """The row with the claimed attempt, or None if the claim is refused. `wait`: how long it can take effect."""
         return self._claimed(spot, claimable(claim, harmless=harmless), nonce, wait)
 
     def reclaim(self, spot: Spot, claim: Claim, nonce: str, seen: str, *, wait: int = 0) -> PushRow | None:
-        """Like `claim`, in place of an attempt that can no longer take effect and did not arrive."""
         return self._claimed(spot, reclaimable(claim, seen), nonce, wait)
 
     def settle(self, spot: Spot, nonce: str, receipt: str) -> bool:
-        """The attempt's block landed. False if this is no longer the last attempt."""
-
         def held(row: PushRow | None) -> bool:
             return row is not None and row.mark is BlockState.AFTER and row.nonce == nonce
 
         return self._changed(spot, mine(nonce), _landed(receipt), held)
 
     def found(self, spot: Spot, claim: Claim, seen: str, receipt: str) -> bool:
-        """The target has the block of an attempt that can no longer take effect."""
         return self._changed(spot, reclaimable(claim, seen), _landed(receipt))
 
     def skip(self, spot: Spot, claim: Claim, receipt: str) -> bool:
-        """A block without rows is done."""
         return self._changed(spot, claimable(claim, harmless=True), _landed(receipt))
 
     def release(self, spot: Spot, nonce: str) -> bool:
-        """Certainly nothing of the attempt arrived: the block can be claimed again."""
         return self._changed(spot, mine(nonce), _NOT_LANDED)
 
     def _claimed(self, spot: Spot, where: Condition, nonce: str, wait: int) -> PushRow | None:

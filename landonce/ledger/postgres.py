@@ -143,7 +143,11 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def _transaction(self, limit: _Limit, **options: Any) -> Iterator[Connection]:
-        self._leave_parents_connections()
+        if (
+            self._process != os.getpid()
+        ):  # after a fork the pool's sockets are the parent's: they are dropped, and its sessions not closed
+            self.engine.dispose(close=False)
+            self._process = os.getpid()
         with (
             _alive(self.engine.connect()) as connection,
             limit(connection),
@@ -152,13 +156,11 @@ class PostgresDatabase(Database):
             yield connection
 
     def _soon(self, connection: Connection) -> AbstractContextManager[None]:
-        return _limited(connection, lambda line, over: _cut_after(self._answer_seconds, line, over))
+        def watch(line: socket.socket, over: threading.Event) -> None:
+            if not over.wait(self._answer_seconds):
+                _cut(line)
 
-    def _leave_parents_connections(self) -> None:
-        """After a fork the pool's sockets still belong to the parent: drop them without closing the sessions."""
-        if self._process != os.getpid():
-            self.engine.dispose(close=False)
-            self._process = os.getpid()
+        return _limited(connection, watch)
 
 
 def postgres_url(where: str | URL) -> URL:
@@ -238,11 +240,6 @@ def _limited(connection: Connection, watch: Callable[[socket.socket, threading.E
         finally:
             over.set()
             watching.join()
-
-
-def _cut_after(seconds: float, line: socket.socket, over: threading.Event) -> None:
-    if not over.wait(seconds):
-        _cut(line)
 
 
 def _cut_if_dead(connection: Connection) -> AbstractContextManager[None]:

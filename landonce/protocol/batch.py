@@ -260,11 +260,6 @@ class Machine:
         done = {index for index, _ in self.receipts}
         return tuple(index for index in range(len(self.pending.blocks)) if index not in done)
 
-    @property
-    def landed_ranges(self) -> tuple[Range, ...]:
-        """Of the blocks of the pending plan that have a receipt."""
-        return tuple(each for index, _ in self.receipts for each in self.pending.blocks[index].ranges)
-
     def receipts_with(self, results: Iterable[BlockResult]) -> tuple[tuple[int, Receipt], ...]:
         """What has landed by now. Raises what a worker halted for."""
         landed = []

@@ -127,7 +127,8 @@ class Deduplicating(Policy):
         if any(result.fate is Fate.LATE for result in results):
             machine = replace(machine, surveyed=machine.world.patient())
         if machine.first and machine.receipts:
-            return do(machine, Count(machine.landed_ranges))
+            landed = (machine.pending.blocks[index] for index, _ in machine.receipts)
+            return do(machine, Count(tuple(each for block in landed for each in block.ranges)))
         return commit_or_recover(machine)
 
     def opens(self, machine: Machine, results: tuple[BlockResult, ...], wants: tuple[Want, ...]) -> Next:
@@ -157,13 +158,9 @@ class Deduplicating(Policy):
             refuse_below_start(rows or 0, self.start)
             return bind(machine)
         planned = machine.state.pending is not None
-        nobody_else(self.target, machine.state, rows, rows_landed(machine) if planned else 0)
+        landed = sum(receipt.rows_landed for _, receipt in machine.receipts) if planned else 0
+        nobody_else(self.target, machine.state, rows, landed)
         return commit_or_recover(machine) if planned else prepare(machine, machine.new_ranges, Kind.DELIVER)
-
-
-def rows_landed(machine: Machine) -> int:
-    """How many rows the receipts account for."""
-    return sum(receipt.rows_landed for _, receipt in machine.receipts)
 
 
 def refuse_not_kept(plan: Plan, used_up: frozenset[int], why: str) -> None:

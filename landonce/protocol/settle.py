@@ -137,10 +137,10 @@ def after_send(settling: Settling, reply: Reply) -> Settling:
     if reply is Reply.LATE:
         return _done(settling, Fate.LATE)
     if reply is Reply.REFUSED:
-        return _to(settling, InsertStage.PROBE)
+        return replace(settling, stage=InsertStage.PROBE)
     if settling.mode is Mode.FIRST and settling.sends == 1 and not settling.wary:
         return _done(settling, Fate.LANDED)
-    return _to(settling, InsertStage.PROBE_AGAIN)
+    return replace(settling, stage=InsertStage.PROBE_AGAIN)
 
 
 def after_probe(settling: Settling, presence: Presence) -> Settling:
@@ -166,10 +166,6 @@ def block_fate(settled: Sequence[Settling], tables: int) -> Fate | None:
     if other is not None:
         return other
     return Fate.LANDED if len(settled) == tables else None
-
-
-def _to(settling: Settling, stage: InsertStage) -> Settling:
-    return replace(settling, stage=stage)
 
 
 def _done(settling: Settling, fate: Fate, problem: Problem | None = None) -> Settling:

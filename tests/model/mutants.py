@@ -314,7 +314,7 @@ MUTANTS = (
         "the server dies, inserts end in errors",
         LOST,
         SETTLE,
-        "return _to(settling, InsertStage.PROBE)",
+        "return replace(settling, stage=InsertStage.PROBE)",
         "return _done(settling, Fate.LANDED)",
     ),
     planted(
