@@ -358,8 +358,8 @@ def performer_of(
         inserting = Deduplicating(target or opened.sink.table, fingerprint, ordered=ordered, **choices)
         return InsertPerformer(inserting, opened.recipe, opened.target, workers, letters, opened)
     if isinstance(opened, OpenTransactional):
-        keyed = bool(opened.sink.key)
-        transacting = Transactional(target or opened.sink.table, fingerprint, keyed=keyed, **choices)
+        ordered = bool(opened.sink.key)
+        transacting = Transactional(target or opened.sink.table, fingerprint, ordered=ordered, **choices)
         return TransactPerformer(transacting, opened, workers, letters)
     if isinstance(opened, OpenClaimed):
         pushes = opened.recipe.pushes

@@ -315,6 +315,8 @@ class Policy(ABC):
     """Offsets of one block, of ranges that Spark brings."""
     replay: bool = False
     """The run lands dead letters, and nothing else."""
+    ordered: bool = False
+    """Later changes of a partition depend on earlier ones, so a plan has one block of it at a time: the beginning of its range."""
 
     compares: ClassVar[bool] = False
     """The target is probed row by row, so rows of a pending block that come again are compared, and need no proof."""
@@ -381,6 +383,8 @@ class Policy(ABC):
         """Spark's ranges are cut into one block of each partition at a time, so that what is pending of a partition is one block."""
         if machine.incoming is not None:
             return one_each(ranges, self.target, Limits(NO_END, self.block_rows))
+        if self.ordered:
+            return one_each(ranges, self.target, machine.world.limits)
         return pack(ranges, self.target, machine.world.limits)
 
     def refuse_letters(self, machine: Machine) -> None:

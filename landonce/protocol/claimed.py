@@ -21,8 +21,6 @@ from landonce.protocol.batch import Machine, Next, Policy, do, not_again, resolv
 from landonce.protocol.block_rows import BlockState, PushRow, PushRows, ends, over
 from landonce.protocol.blocks import Block, block_key
 from landonce.protocol.ledger import LedgerState, Totals
-from landonce.protocol.packing import one_each
-from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import Receipt
 from landonce.protocol.settle import Mode
 from landonce.protocol.steps import Await, FoundBlock, LookAtClaims, Reply
@@ -37,6 +35,7 @@ class Claimed(Policy):
     can_probe: bool = False
     wait: int = 0
     """Milliseconds from a claim until nothing of its attempt can take effect any more."""
+    ordered: bool = True
     keeps_receipts = True
 
     def plan_changed(self) -> errors.PlanChanged:
@@ -79,11 +78,6 @@ class Claimed(Policy):
         if claimed and not self.can_probe:
             raise outcome_unknown(machine.state, *claimed)
         return self.write(machine, Mode.RESOLVE)
-
-    def blocks(self, machine: Machine, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
-        if machine.incoming is None:
-            return one_each(ranges, self.target, machine.world.limits)
-        return super().blocks(machine, ranges)
 
 
 def _found(machine: Machine, index: int, rows: dict[int, PushRow]) -> FoundBlock:

@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from landonce import errors
 from landonce.protocol import ledger as states
 from landonce.protocol.batch import Machine, Next, Policy, bind, change, commit_or_recover, do, go_on, prepare, settle
-from landonce.protocol.blocks import Block, Kind, Plan
+from landonce.protocol.blocks import Kind, Plan
 from landonce.protocol.ledger import LedgerState, TableMark
 from landonce.protocol.letters import refuse_ahead
-from landonce.protocol.packing import one_each
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Want
 from landonce.protocol.settle import Mode
@@ -38,8 +37,6 @@ MOST_USED_UP = 2
 class Deduplicating(Policy):
     """ClickHouse, and whatever else deduplicates by a token."""
 
-    ordered: bool = False
-    """Rows are taken away by later ones, so the changes of a partition land in order: one block of it at a time."""
     compares = True
     owed_as = Kind.RECONCILE
 
@@ -103,11 +100,6 @@ class Deduplicating(Policy):
         if not machine.counted:
             return do(machine, Count(above(ranges)))
         return prepare(machine, ranges, Kind.DELIVER)
-
-    def blocks(self, machine: Machine, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
-        if self.ordered and machine.incoming is None:
-            return one_each(ranges, self.target, machine.world.limits)
-        return super().blocks(machine, ranges)
 
     def deadline(self, machine: Machine) -> int:
         return machine.world.target_now + machine.world.patience

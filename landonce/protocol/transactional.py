@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 
 from landonce import errors
 from landonce.protocol.batch import Machine, Next, Policy, bind, settle, unexpected
-from landonce.protocol.blocks import Block
-from landonce.protocol.packing import one_each
-from landonce.protocol.ranges import Range
 from landonce.protocol.steps import Reply
 from landonce.protocol.target import TargetView
 
@@ -22,8 +19,6 @@ from landonce.protocol.target import TargetView
 class Transactional(Policy):
     """SQL databases."""
 
-    keyed: bool = False
-    """Rows are changed by their keys, so the changes of a partition are made in order: one block of it at a time."""
     keeps_receipts = True
 
     def plan_changed(self) -> errors.PlanChanged:
@@ -52,8 +47,3 @@ class Transactional(Policy):
                 command="restore the tables landonce_* from the same backup as the table, or use an empty table",
             )
         return bind(replace(machine, looked=machine.looked | machine.partitions))
-
-    def blocks(self, machine: Machine, ranges: tuple[Range, ...]) -> tuple[Block, ...]:
-        if self.keyed and machine.incoming is None:
-            return one_each(ranges, self.target, machine.world.limits)
-        return super().blocks(machine, ranges)

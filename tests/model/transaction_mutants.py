@@ -260,9 +260,9 @@ _DRIVER = (
         "keyed blocks are cut as others are",
         "keyed: two drivers",
         DISORDER,
-        TRANSACTIONAL,
-        "if self.keyed and machine.incoming is None:",
-        "if machine.ledger is None:",
+        BATCH,
+        "        if self.ordered:\n",
+        "        if machine.ledger is None:\n",
     ),
     planted(
         "the table is not looked at",

@@ -80,7 +80,7 @@ class Transactions:
             fingerprint=fingerprint,
             start=self.core.source.Start.LATEST if self.scenario.latest else self.core.source.Start.EARLIEST,
             once=True,
-            keyed=self.scenario.keyed,
+            ordered=self.scenario.keyed,
             tolerance=self._tolerance(number),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .core import Patch
 from .mutants import (
     ACCOUNT,
+    BATCH,
     CHANGED,
     COUNTED_AGAIN,
     DISORDER,
@@ -254,7 +255,7 @@ _DRIVERS = (
         "a partition has two blocks in a batch",
         "probe: in order",
         DISORDER,
-        CLAIMED,
+        BATCH,
         "            return one_each(ranges, self.target, machine.world.limits)\n",
         "            from landonce.protocol.packing import Limits, pack\n            return pack(ranges, 'sink', Limits(8, 1))\n",
     ),
