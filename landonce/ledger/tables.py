@@ -171,7 +171,7 @@ def changed_columns(old: LedgerState, new: LedgerState) -> dict[str, Any]:
 
 
 def unchanged(old: LedgerState) -> ColumnElement[bool]:
-    """The comparison of the compare-and-set: the key of `swap.key`, and a table version that this landonce knows."""
+    """The comparison of the compare-and-set: `protocol.ledger.key`, and a table version that this landonce knows."""
     row = pipeline_table.c
     return and_(
         row.pipeline == old.pipeline,

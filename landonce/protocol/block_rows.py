@@ -41,7 +41,7 @@ class BlockState(str, Enum):
 
     BEFORE = "BEFORE"
     CLAIMED = "CLAIMED"
-    """Only where rows and ledger are apart (`pushes`): an attempt may be on its way, or may have arrived."""
+    """Only where rows and ledger are apart (claimed sinks): an attempt may be on its way, or may have arrived."""
     AFTER = "AFTER"
 
 

@@ -8,9 +8,9 @@ A plan carries a deadline on the target's clock, and each block a token. After a
               generation for tokens that are used up
     write     workers probe, and send what is missing      `protocol.settle`
 
-What was never sent before is not probed. So rows are counted, above the position before a plan is made and in what landed after its first
-write: another driver with another ledger writes the same, and no token keeps the two apart. If the target is ahead of the ledger, what it
-holds is reconciled first: read again, compared, and written only if absent.
+The first write of a plan is not probed. Rows are counted instead: above the position before a plan is made, and in its blocks after the
+first write. That finds a second driver with another ledger, which writes the same rows under other tokens. If the target is ahead of the
+ledger, what it holds is reconciled first: read again, compared, and written only if absent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Deduplicating(Policy):
         return do(machine, Kill())
 
     def after_kill(self, machine: Machine, now: int) -> Next:
-        """Without a pending plan, what a restored ledger has forgotten does not run any more either: now the target is looked at."""
+        """Without a pending plan, this ended inserts of a plan that a restored ledger has forgotten. Now the target is looked at."""
         if machine.state.pending is None:
             return do(machine, Look(machine.floors))
         return settle(replace(machine, deadline=now + machine.world.patience))
@@ -143,8 +143,8 @@ class Deduplicating(Policy):
         return states.recorded(machine.state, machine.totals, marks, machine.lately)
 
     def _after_count(self, machine: Machine, reply: Reply) -> Next:
-        """No row is above the position before a plan is made; a block that was written without any doubt is there once. No row is below
-        the place where a new ledger begins."""
+        """Before a plan is made, no row may be above the position. After its first write, its blocks have as many rows as their receipts say.
+        Where a new ledger begins in the middle, no row may be below."""
         rows = reply if isinstance(reply, int) else None
         if machine.state.fresh:
             refuse_below_start(rows or 0, self.start)

@@ -1,8 +1,8 @@
 """The ledger: first and committed position per partition, the pending plan, the epoch.
 
 A `LedgerState` is a value; every change makes a new one and is handed to `Ledger.change(old, new)`, which is one atomic
-compare-and-set on pipeline, lineage, epoch, owner and version. What makes new states is pure: the functions here, the protocols
-of `batch`, and the decisions of operators in `operate`. A ledger must never merge, guess or repair: it swaps, or says `Fenced`.
+compare-and-set on pipeline, lineage, epoch, owner and version. What makes new states is pure: the functions here, the batch machine
+(`batch`), and the decisions of operators (`operate`). A ledger must never merge, guess or repair: it swaps, or says `Fenced`.
 """
 
 from __future__ import annotations

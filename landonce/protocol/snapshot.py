@@ -1,8 +1,8 @@
 """Where tables commit atomically: workers write files, and one commit adds them with the position. Pure.
 
-There is no deadline, no token and no probe. Inside every attempt to commit, the table's mark must be the one that was looked at: a commit that
-comes late finds another mark, and is refused; then the tables are looked at again, and the plan is written again. A table that was rolled back
-carries an older mark, and the ranges that are gone are planned again, for that table alone (`marks`).
+There is no deadline, no token and no probe. Every attempt to commit requires the mark that was looked at. A commit that comes late finds
+another mark and is refused; then the tables are looked at again, and the plan is written again. A table that was rolled back has an older
+mark, and the ranges that are gone are planned again, for that table alone (`marks`).
 
     write     workers: files                              nothing is visible: files only count once they are committed
     open      tables: made, or their schema evolved       then look again, and write again: files of one batch have the columns of one
@@ -12,12 +12,12 @@ carries an older mark, and the ranges that are gone are planned again, for that 
     commit    each table: files, position and epoch       if a table's mark moved: look again, and write again
     record    ledger: the position moves                  where the table is the ledger, the commit did that
 
-A plan is cut before anything of it is committed, by the driver that made it, and so that it holds the beginning of each partition's ranges,
-as a plan does that was made smaller. So no order changes, and whoever finds it pending has only to write it. The plan that follows is
-waited for, however slow its blocks are: each of them lands at the second time.
+Only the driver that made a plan cuts it, and only before anything of it is committed. What is left of it is the beginning of each partition's
+ranges, as if the plan had been made smaller: no order changes, and a driver that finds the plan pending writes it as it is. The next plan is
+waited for, however slow its blocks are: unless the driver ends in between, a block is cut off once at most.
 
-Where the table is its own ledger, a plan need not be durable: nothing of it can land but as a whole, and with its position. So it is with the
-table of a user's own query. It is looked at for each of Spark's micro-batches: it may have been taken over, rolled back or changed since.
+Where the table is its own ledger, a plan need not be durable: it lands as a whole and together with its position, or not at all. The table of
+a user's own query is always its own ledger. It is looked at for each micro-batch, for it may have been taken over, rolled back or changed.
 """
 
 from __future__ import annotations
