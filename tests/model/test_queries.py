@@ -37,6 +37,7 @@ def test_farther_into_what_is_too_large(scenario: Scenario) -> None:
 
 def test_the_search_is_wide_enough() -> None:
     ALL.is_wide("deduplicating, queries")
+    OF_SEVERAL.is_wide("deduplicating, queries of several partitions")
 
 
 @pytest.mark.uncounted

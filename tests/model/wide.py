@@ -22,6 +22,7 @@ FARTHER = 40
 WORLDS = {
     "deduplicating": 500_000,
     "deduplicating, queries": 160_000,
+    "deduplicating, queries of several partitions": 30_000,
     "deduplicating, pushes": 40_000,
     "snapshot": 300_000,
     "snapshot, queries": 220_000,
