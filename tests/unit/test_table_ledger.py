@@ -11,8 +11,8 @@ import pytest
 
 from landonce.errors import Fenced, LandonceError, RolledBack
 from landonce.protocol.ledger import taken
+from landonce.testing.cases_snapshots import batch_of, begun, land, plan, position, stage, state_of, taken_by
 from landonce.testing.reference_sinks import FolderSite, versions
-from landonce.testing.snapshot_sites import batch_of, begun, land, plan, position, stage, state_of, taken_by
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
