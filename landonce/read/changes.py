@@ -27,7 +27,9 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import md5
 from typing import Any, Literal
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +51,15 @@ from landonce.read.formats.json.columns import (
     wire_type,
 )
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
-from landonce.read.schema.fields import JSON, Field, Names, Path, Schema, landed, spelled
+from landonce.read.schema.fields import JSON, Field, Names, Path, Schema, is_uuid, landed, spelled
 
 OPERATION = "_op"
 INSERT, UPDATE, DELETE = "I", "U", "D"
 _UNSENT = "__debezium_unavailable_value"
+_UNSENT_ID = UUID(bytes=md5(_UNSENT.encode(), usedforsecurity=False).digest(), version=3)
+"""Of an array of UUIDs."""
+_UNSENT_TEXTS = [_UNSENT, str(_UNSENT_ID)]
+_UNSENT_JSON = [*_UNSENT_TEXTS, *([each] for each in _UNSENT_TEXTS), list(_UNSENT.encode()), {_UNSENT: _UNSENT}]
 
 Integers = frozenset[str]  # names of the temporal fields that hold integers instead of text
 
@@ -492,12 +498,37 @@ class Debezium(_Nested):
 
 def unsent(field: Field, column: pa.Array) -> list[tuple[str, Fault]]:
     """Rows in which Debezium says that it does not know the value."""
-    if not (pt.is_string(column.type) or pt.is_binary(column.type)):
-        return []
-    encoded = pt.is_binary(field.type) and pt.is_string(column.type)
-    text = json.dumps(_UNSENT) if field.type == JSON else b64encode(_UNSENT.encode()).decode() if encoded else _UNSENT
-    mark = pa.scalar(text).cast(column.type)
-    return _where(pc.equal(column, mark), field.name, _unclear("was not sent by Debezium"))
+    return _where(pa.array(_marked(column, field.type)), field.name, _unclear("was not sent by Debezium"))
+
+
+def _marked(column: pa.Array, type_: pa.DataType) -> Mask:
+    """Where Debezium's mark is in the place of a value: for a column of the source that is an array, as its only element, or with a number
+    for each of its bytes; for an hstore, as key and value."""
+    if pt.is_list(type_) or pt.is_map(type_):
+        inner = type_.key_type if pt.is_map(type_) else type_.value_type
+        are_numbers = pt.is_integer(inner) or pt.is_floating(inner) or pt.is_date32(inner)
+        length = len(_UNSENT) if are_numbers else 1
+        rows = np.flatnonzero((np.diff(column.offsets.to_numpy()) == length) & mask_of(column.is_valid()))
+        held = column.take(pa.array(rows))
+        items = held.keys if pt.is_map(type_) else held.values
+        if are_numbers:
+            codes = pa.array(np.tile(np.frombuffer(_UNSENT.encode(), np.uint8), len(rows)).astype(np.int32))
+            same = _mask(pc.equal(items, codes.cast(items.type)))
+        else:
+            same = _marked(items, inner)
+        found = np.zeros(len(column), np.bool_)
+        found[rows[same.reshape(-1, length).all(axis=1)]] = True
+        return found
+    marks: list[str] | list[bytes]
+    if pt.is_string(column.type) and pt.is_binary(type_):
+        marks = [b64encode(_UNSENT.encode()).decode()]
+    elif pt.is_string(column.type):
+        marks = [json.dumps(each, separators=(",", ":")) for each in _UNSENT_JSON] if type_ == JSON else _UNSENT_TEXTS
+    else:
+        if not is_uuid(type_) and not pt.is_binary(type_):
+            return np.zeros(len(column), np.bool_)
+        column, marks = _plain(column), [_UNSENT_ID.bytes if is_uuid(type_) else _UNSENT.encode()]
+    return _mask(pc.is_in(column, value_set=pa.array(marks, column.type)))
 
 
 class Dms(_Nested):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import uuid
+from base64 import b64encode
 from datetime import date, datetime, timezone
+from hashlib import md5
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from landonce.read import changes as changes_module
 from landonce.read.changes import OPERATION, ChangeDecoder, Changes
 from landonce.read.formats import Decoded
 from landonce.read.formats.json import decode as decode_module
-from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.fields import JSON, Field, Schema
 
 FILTERED = "filtered"
 FIELDS = (
@@ -221,6 +223,39 @@ def test_debezium(wrapped: bool) -> None:
         "field 'name' was not sent by Debezium",
         f"field '{path}' should be BIGINT but is a string",
     ]
+
+
+MARK = "__debezium_unavailable_value"
+MARK_ID = str(uuid.UUID(bytes=md5(MARK.encode()).digest(), version=3))
+
+
+@pytest.mark.parametrize(
+    ("type_", "written", "sent"),
+    [
+        (pa.string(), MARK, "another"),
+        (pa.binary(), b64encode(MARK.encode()).decode(), "AAEC"),
+        (pa.list_(pa.string()), [MARK], [MARK, "another"]),
+        (pa.list_(pa.string()), [MARK_ID], ["another"]),
+        (pa.list_(pa.uuid()), [MARK_ID], [str(uuid.uuid4())]),
+        (pa.list_(pa.binary()), [b64encode(MARK.encode()).decode()], ["AAEC"]),
+        (pa.list_(pa.int32()), list(MARK.encode()), [*MARK.encode(), 1]),
+        (pa.list_(pa.int64()), list(MARK.encode()), list(MARK.encode())[::-1]),
+        (pa.map_(pa.string(), pa.string()), {MARK: MARK}, {"a": MARK}),
+        (JSON, [MARK], [MARK, 1]),
+        (JSON, list(MARK.encode()), []),
+        (JSON, {MARK: MARK}, {}),
+    ],
+)
+def test_what_debezium_did_not_send_lands_in_no_column(type_: pa.DataType, written: Any, sent: Any) -> None:
+    changes = decoder(Changes("debezium"), Field("id", pa.int64()), Field("x", type_))
+    values = [sent, written, None]
+    records = [
+        json.dumps(envelope("u", None, {"id": at, "x": value}, False), separators=(",", ":")).encode()
+        for at, value in enumerate(values)
+    ]
+    found = changes.decode(pa.array(records, pa.binary()), [None] * 3)
+    assert found.kept.tolist() == [0, 2]
+    assert [str(each.reason) for each in found.rejects] == ["field 'x' was not sent by Debezium"]
 
 
 def test_debezium_counts_days() -> None:
