@@ -40,7 +40,7 @@ from landonce.read.schema.ddl import UnfitFields, spelled_schema
 from landonce.read.schema.fields import JSON, Field, Schema, spelled
 from landonce.read.schema.instead import with_text
 
-_PER_PARTITION = 1_000
+_PER_PARTITION, _MOST_BYTES = 1_000, 256 * 2**20
 _SHOWN = 200
 """How many places are listed."""
 _DEEPEST = 32
@@ -317,12 +317,14 @@ def first_records(view: SourceView, options: Mapping[str, Any]) -> list[SampledR
     ranges = tuple(
         Range(each.partition, each.first, min(each.end, each.first + _PER_PARTITION)) for each in everything(view)
     )
-    records = [
-        SampledRecord(found.partition, offset, value)
-        for found in (read(ranges, options) if ranges else ())
-        for offset, value in zip(found.offsets.to_pylist(), found.values.to_pylist(), strict=True)
-        if value
-    ]
+    records: list[SampledRecord] = []
+    size = 0
+    for found in read(ranges, options) if ranges else ():
+        pairs = zip(found.offsets.to_pylist(), found.values.to_pylist(), strict=True)
+        records += [SampledRecord(found.partition, offset, value) for offset, value in pairs if value]
+        size += found.values.nbytes
+        if size > _MOST_BYTES:  # of many partitions, or of large records
+            break
     return sorted(records, key=lambda each: (each.partition, each.offset))
 
 

@@ -10,11 +10,15 @@ import yaml
 
 from landonce.errors import ConfigError, NothingToInfer
 from landonce.protocol.ranges import Partition
+from landonce.protocol.source import Extent, SourceView
+from landonce.read import sample as sample_module
 from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import JsonDecoder
-from landonce.read.sample import Sample, SampledRecord, of_sample
+from landonce.read.kafka.records import Records
+from landonce.read.sample import Sample, SampledRecord, first_records, of_sample
 from landonce.read.schema.ddl import UnfitFields, parse_schema, spelled_schema
-from landonce.read.schema.fields import Field
+from landonce.read.schema.fields import JSON, Field, Schema
+from landonce.read.schema.instead import with_text
 from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.table import create_statement
 
@@ -290,6 +294,22 @@ def test_what_a_target_has_no_column_for_is_kept_as_json_text():
     assert "  s.u JSON: a number with a fraction 1× (first t[0] at offset 100); kept as text: no" in inferred.words
     with pytest.raises(UnfitFields):
         Sample(records).columns(lambda _: usable(parse_schema("x DOUBLE")))
+
+
+def test_text_for_a_column_that_goes_by_another_name_leaves_the_others():
+    schema = Schema((Field("id", pa.int64()), Field("id_of", pa.struct([("x", pa.int64())]))))
+    kept = with_text(schema, {"id_of.renamed"})
+    assert [each.type for each in kept.fields] == [pa.int64(), JSON]
+
+
+def test_a_sample_ends_when_it_is_large(monkeypatch):
+    parts = [Partition("t", number) for number in range(5)]
+    values = pa.array([b"{}" * 50] * 10, pa.binary())
+    found = [Records(each, pa.array(range(10)), values, ()) for each in parts]
+    monkeypatch.setattr(sample_module, "read", lambda *_: iter(found))
+    monkeypatch.setattr(sample_module, "_MOST_BYTES", 2_000)
+    view = SourceView("c", (("t", "id"),), tuple((each, Extent(0, 10)) for each in parts))
+    assert {each.partition for each in first_records(view, {})} == set(parts[:2])
 
 
 def test_a_sample_that_agrees_and_fits_is_the_schema():

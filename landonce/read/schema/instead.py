@@ -6,6 +6,7 @@ A place is named by its path: `a.b` in an object, `a[]` in an array, `a.*` in a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -24,7 +25,9 @@ def with_text(schema: Schema, places: Collection[str]) -> Schema:
     """The schema with text at these places. A place that is not found is in a column that becomes text as a whole."""
     known = {path for each in schema.fields for path, _ in parts(each.type, each.name)}
     lost = set(places) - known
-    whole = {each.name for each in schema.fields if any(path.startswith(each.name) for path in lost)}
+    whole = {
+        each.name for each in schema.fields if any(re.match(rf"{re.escape(each.name)}[.\[]", path) for path in lost)
+    }
     made = ((each, text_at(each.type, each.name, {*places, *whole})) for each in schema.fields)
     fields = (replace(each, type=type_, scale=each.scale if type_ == each.type else None) for each, type_ in made)
     return Schema(tuple(fields), schema.fold_case)
