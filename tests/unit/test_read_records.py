@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from landonce.errors import RetentionOverrun, SourceUnavailable
+from landonce.errors import RetentionOverrun, SourceRefused, SourceUnavailable
 from landonce.protocol.ranges import Partition, Range
 from landonce.read.kafka import records
-from landonce.read.kafka.broker import consumer_options
+from landonce.read.kafka.broker import consumer_options, source_error
 from landonce.read.kafka.records import read
 
 PLACE = Partition("t", 0)
@@ -157,3 +157,26 @@ def test_no_two_threads_share_a_consumer() -> None:
         assert other.submit(records._consumer, options).result() is not mine
     records._forget(mine)
     assert mine not in records._KEPT.consumers.values()
+
+
+def test_what_nobody_wants_any_more_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, ended = Client([3, 4], [5]), list[bool]()
+    client.unassign = lambda: ended.append(True)  # type: ignore[method-assign]
+    monkeypatch.setattr(records, "_consumer", lambda _: client)
+    found = read((Range(PLACE, 3, 8),), {})
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert ended == [True]
+
+
+@pytest.mark.parametrize(
+    ("code", "rights"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "READ and DESCRIBE on the topics"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "READ on consumer groups that begin with `landonce-`"),
+    ],
+)
+def test_a_refusal_names_the_rights_that_are_missing(code: int, rights: str) -> None:
+    error = source_error(KafkaError(code), "Kafka", {})
+    assert isinstance(error, SourceRefused)
+    assert rights in str(error)

@@ -132,10 +132,13 @@ def source_error(error: KafkaError, who: str, options: Mapping[str, Any]) -> Sou
             command="correct the mechanism, the user or the password (`sasl.…`) in the options of Kafka in {file}",
         )
     if error.code() in REFUSALS and error.code() not in LOGIN:
+        rights = "READ and DESCRIBE on the topics"
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            rights = "READ on consumer groups that begin with `landonce-`, and on those that it names"
         return SourceRefused(
             f"{who} refused: {error.str()}",
             safe="Nothing was skipped.",
-            command="give the user of {file} the rights READ and DESCRIBE on the topics, or correct `source.kafka.options`",
+            command=f"give the user of {{file}} the rights {rights}, or correct `source.kafka.options`",
         )
     return SourceUnavailable(f"{who}: {error.str()}")
 

@@ -208,8 +208,9 @@ def read(ranges: tuple[Range, ...], options: Mapping[str, Any]) -> Iterator[Reco
     except (SourceUnavailable, SourceRefused, CertificateRefused):
         _forget(consumer)
         raise
-    else:
-        consumer.unassign()
+    finally:
+        if consumer in _KEPT.introduced:  # a caller who wants no more may have closed the generator
+            consumer.unassign()
 
 
 def _consume(consumer: Consumer, count: int) -> list[Message]:
