@@ -130,9 +130,10 @@ Size = Annotated[int, BeforeValidator(byte_size)]
 
 
 _SHARE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*$")
-_PIPELINE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _RESERVED = {
     "bootstrap.servers",
+    "metadata.broker.list",  # librdkafka's other name for them
     "group.id",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -171,7 +172,7 @@ def options_beside(options: dict[str, Any] | None, folder: Path) -> dict[str, An
 
 
 def pipeline_name(value: str) -> str:
-    if not _PIPELINE_NAME.match(value):
+    if not _PIPELINE_NAME.fullmatch(value):
         raise ValueError("must be 1 to 100 letters, digits, '_', '.' or '-', and begin with a letter or digit")
     return value
 

@@ -216,6 +216,7 @@ class TestKeys:
         "auto.offset.reset",
         "enable.partition.eof",
         "group.instance.id",
+        "metadata.broker.list",
     ],
 )
 def test_what_the_guarantee_rests_on_cannot_be_set(option):
@@ -299,6 +300,7 @@ class TestValues:
             ("stall", 0),
             ("source__kafka__topics", []),
             ("dead_letters__path", "s3://bucket/dead"),
+            ("pipeline", "orders\n"),
         ],
     )
     def test_limits(self, place, value):

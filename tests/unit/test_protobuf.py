@@ -276,7 +276,7 @@ def test_durations_are_seconds() -> None:
     ]
     assert rows(made[2:], "took STRING") == [{"took": "3s"}]
     assert "does not fit" in reason(made[1].SerializeToString(), "took DECIMAL(10, 3)")
-    for wrong in ({"seconds": 1, "nanos": -1}, {"seconds": longest + 1}, {"nanos": 10**9}):
+    for wrong in ({"seconds": 1, "nanos": -1}, {"seconds": longest + 1}, {"seconds": -(2**63)}, {"nanos": 10**9}):
         assert (
             reason(order(took=wrong).SerializeToString(), "took DECIMAL(21, 9)")
             == "field 'took' is not a valid Duration"

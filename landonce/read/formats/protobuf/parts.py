@@ -230,7 +230,7 @@ class Duration(FieldPart):
     def settle(self, array: pa.Array) -> Settled:
         present, seconds, nanos = _seconds(array, self.always)
         one_sign = (np.sign(seconds) * np.sign(nanos) >= 0) & (np.abs(nanos) < _BILLION)
-        valid = (np.abs(seconds) <= _LONGEST) & one_sign
+        valid = (seconds >= -_LONGEST) & (seconds <= _LONGEST) & one_sign
         good = present & valid
         whole = pa.array(np.where(good, seconds, 0), pa.int64()).cast(pa.decimal128(28, 9))
         parts = pa.array(np.where(good, nanos, 0), pa.int64()).cast(pa.decimal128(19, 0))
