@@ -29,9 +29,9 @@ from landonce.read.formats.protobuf.source import Messages, ProtobufSource
 from landonce.read.formats.text.csv import Csv
 from landonce.read.formats.text.plain import Framed, Plain
 from landonce.read.record_columns import VALUE, record_fields
-from landonce.read.registry import Registered, Registry
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Schema
+from landonce.read.schema.registry import Registered, Registry
 
 _MOST = 400_000
 _AT_ONCE = 20_000

@@ -44,8 +44,7 @@ from landonce.failpoints import reach
 from landonce.protocol.ranges import Range
 from landonce.protocol.reasons import Code
 from landonce.protocol.source import SourceView
-from landonce.read.kafka.broker import QUIET, REFUSALS, Broker, consumer_options
-from landonce.read.kafka.certificates import certificate_refusal
+from landonce.read.kafka.broker import QUIET, REFUSALS, Broker, certificate_refusal, consumer_options
 from landonce.read.kafka.records import header_pairs, read, read_headers
 from landonce.sinks.contract import Finding, Level
 from landonce.sinks.pipeline_file import Pipeline

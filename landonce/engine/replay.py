@@ -47,7 +47,7 @@ from landonce.protocol.letters import (
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView
 from landonce.read.block import ReadBlock
-from landonce.read.identity import Identities, Identity
+from landonce.read.decoding import Identities, Identity
 from landonce.read.kafka.records import BlockId, Records, RecordSource
 
 Entry = dict[str, Any]

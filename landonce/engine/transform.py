@@ -28,10 +28,10 @@ from landonce.errors import ConfigError, LandonceError
 from landonce.jvm import spark_errors
 from landonce.protocol.receipt import BlockResult, Fate
 from landonce.read.block import ReadAccount
-from landonce.read.formats.json.columns import can_fit
 from landonce.read.rows import KEEP
 from landonce.read.schema.ddl import quoted
 from landonce.read.schema.fields import Field, Schema, landed
+from landonce.read.schema.values import can_fit
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.run import Expressions, RowExpressions, SourceAndTarget
 from landonce.sinks.worker import AnyRecipe, Recipe, T, Task, named

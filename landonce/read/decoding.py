@@ -6,17 +6,19 @@ A decoder is for records that are rows, or for records that describe changes of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import methodcaller
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from landonce.config.convert import Conversion, Convert
 from landonce.config.dedup import RECORD_TYPE
 from landonce.config.formats import RecordFormat
-from landonce.read.before import WithBefore
-from landonce.read.changes import ChangeDecoder, Changes
+from landonce.read.changes import ChangeDecoder, Changes, WithBefore
 from landonce.read.convert.decode import Conversions, fitted
 from landonce.read.evolution import without_column
 from landonce.read.formats import Decoded, Format, Reject
@@ -174,3 +176,41 @@ def decode_by(
         return replace(rows, without_column=tuple(".".join(each) for each in found if each != (operation,)))
 
     return decode
+
+
+Identity = tuple[Any, ...]
+_TOMBSTONES = Changes("upsert")
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Of the records of a pipeline."""
+
+    schema: Schema
+    decoding: Decoding
+    key: tuple[str, ...]
+    changes: Changes
+
+    def of(self, records: Sequence[KafkaMessage]) -> list[Identity | None]:
+        """None for a record that tells it in neither."""
+        values = pa.array([each.value() for each in records], pa.binary())
+        by_value = self._decoded(self.changes, values, records)
+        by_key = self._decoded(_TOMBSTONES, pa.nulls(len(records), pa.binary()), records)
+        return [by_value.get(at, by_key.get(at)) for at in range(len(records))]
+
+    def _decoded(
+        self, changes: Changes, values: pa.BinaryArray, records: Sequence[KafkaMessage]
+    ) -> dict[int, Identity]:
+        schema = replace(self.schema, fields=tuple(each for each in self.schema.fields if each.name in self.key))
+        with suppress(ValueError):  # keys of this format have no fields
+            decoded = decoder_of(schema, self.decoding, self.key, changes)(values, records)
+            columns = [_comparable(decoded.table.column(name)).to_pylist() for name in self.key]
+            return dict(zip(decoded.kept.tolist(), zip(*columns, strict=True), strict=True))
+        return {}
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as numbers: Python knows no year beyond 9999."""
+    if not pt.is_temporal(column.type):
+        return column
+    return column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())

@@ -20,10 +20,10 @@ from landonce.config.dedup import RECORD_TYPE
 from landonce.errors import ConfigError
 from landonce.protocol.reasons import UNREADABLE, Code, Reason, missing, of_field
 from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
-from landonce.read.formats.json.columns import Fault, cast_or_null, fit, unless
-from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.kafka.records import KafkaMessage, header_pairs, read_headers
 from landonce.read.schema.fields import Field, Schema, landed, spelled
+from landonce.read.schema.texts import cast_or_null
+from landonce.read.schema.values import Fault, check_plain, fit, from_plain, unless
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
 RECORD_COLUMNS = {
@@ -197,7 +197,7 @@ def _check(field: Field) -> None:
     if field.name == VALUE and not _is_content(type_):
         raise ValueError(f"field {VALUE!r}: the value of a record is bytes or text, not {type_}")
     if field.name == KEY and not pt.is_binary(type_):
-        check_supported(field)
+        check_plain(field)
 
 
 def _is_content(type_: pa.DataType) -> bool:
@@ -218,7 +218,7 @@ def _bytes(column: pa.BinaryArray, field: Field) -> tuple[pa.Array, dict[int, Re
         return _fitted(column, field)
     text = cast_or_null(column, pa.string())
     unreadable = unless(pa.compute.or_(text.is_valid(), column.is_null()), _NOT_TEXT)
-    values, faults = from_text(text, field)
+    values, faults = from_plain(text, field)
     return values, _reasons([*unreadable, *faults], field)
 
 

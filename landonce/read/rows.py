@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from landonce.protocol.ranges import Partition, label_of
 from landonce.protocol.reasons import Reason
 from landonce.read.formats import Decoded, Indexes, Reject
-from landonce.read.formats.json.columns import fit
 from landonce.read.schema.fields import Schema
+from landonce.read.schema.values import fit
 
 COORDINATES = ("_topic", "_partition", "_offset")
 """Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""

@@ -33,12 +33,11 @@ import pyarrow.types as pt
 from landonce.errors import NothingToInfer
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, everything
-from landonce.read.formats.json.columns import from_text
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.kafka.records import read
 from landonce.read.schema.ddl import UnfitFields, spelled_schema
-from landonce.read.schema.fields import JSON, Field, Schema, spelled
-from landonce.read.schema.instead import with_text
+from landonce.read.schema.fields import JSON, Field, Schema, spelled, with_text
+from landonce.read.schema.texts import from_text
 
 _PER_PARTITION, _MOST_BYTES = 1_000, 256 * 2**20
 _SHOWN = 200

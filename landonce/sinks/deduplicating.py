@@ -24,9 +24,8 @@ from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.protocol.settle import InsertStage, Mode, Problem, Reply, Settling
 from landonce.protocol.target import TargetView
 from landonce.read.block import ReadBlock, Reader, Rejected
-from landonce.read.decoding import decode_by, decoder_of
+from landonce.read.decoding import Identities, decode_by, decoder_of
 from landonce.read.evolution import Evolution, merge, observed
-from landonce.read.identity import Identities
 from landonce.read.rows import fit_to
 from landonce.read.sample import of_sample
 from landonce.read.schema.fields import ANY_RECORD, MOST_DIGITS, Field, Schema

@@ -17,9 +17,9 @@ from typing_extensions import Never
 from landonce.errors import ConfigError, Halt, TableUnfit
 from landonce.protocol import query_refusals
 from landonce.protocol.ledger import Ledger
-from landonce.read.formats.json.columns import can_fit
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema, as_declared
+from landonce.read.schema.values import can_fit
 from landonce.sinks.contract import COORDINATES, Finding, Level, Sink
 from landonce.sinks.declared import declared_schema
 from landonce.sinks.worker import AnyRecipe, Basics

@@ -24,9 +24,8 @@ from landonce.protocol.blocks import Block
 from landonce.protocol.ranges import Range, label_of
 from landonce.protocol.receipt import BlockResult, Fate, Receipt, Want
 from landonce.read.block import ReadBlock, Reader, Rejected
-from landonce.read.decoding import Decoding
+from landonce.read.decoding import Decoding, Identities
 from landonce.read.evolution import Evolution
-from landonce.read.identity import Identities
 from landonce.read.kafka.records import NoRecords, RecordSource
 from landonce.read.schema.fields import Schema
 from landonce.sinks.contract import Sink

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from landonce.protocol.ranges import Partition
-from landonce.read.changes import DELETE, OPERATION
+from landonce.read.envelopes import DELETE, OPERATION
 from landonce.sinks.audit import OFFSET, PLACE, CountedOffsets, Held, HeldKeys, Offsets, plain
 from landonce.verify.judge import Bounds, Discrepancy, Expected, Fates, Whereabouts, judge_rows
 from landonce.verify.keys import LAST, JudgedKeys, KeyLimits, LastChanges, judge_keys

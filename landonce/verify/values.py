@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.ranges import Partition
-from landonce.read.before import BEFORE
-from landonce.read.changes import DELETE, OPERATION
+from landonce.read.changes import BEFORE
+from landonce.read.envelopes import DELETE, OPERATION
 from landonce.sinks.audit import HeldValues, Offsets, Piece
 from landonce.verify.judge import Bounds, Discrepancy, Fates, Whereabouts
 from landonce.verify.report import LISTED, Compared, Difference, PartitionReport

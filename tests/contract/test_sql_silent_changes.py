@@ -16,9 +16,9 @@ from sql_sites import Site, changes, mariadb_site, postgres_site, rows, sqlite_s
 
 from landonce.errors import ConfigError, TargetUnavailable
 from landonce.protocol.receipt import Fate
-from landonce.read.formats.json.columns import unfit_value
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field
+from landonce.read.schema.values import unfit_value
 from landonce.sinks.contract import Level
 from landonce.sinks.sql.table import SqlTable
 from landonce.sinks.transactional import Blame, Trouble

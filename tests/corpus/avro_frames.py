@@ -6,7 +6,7 @@ from corpus.avro_bodies import GOOD, TEXT
 from corpus.in_memory import holding
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.avro.schema import fingerprint
-from landonce.read.registry import Registered
+from landonce.read.schema.registry import Registered
 
 NEWER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]})
 _OTHER = json.dumps({"type": "record", "name": "Visit", "fields": [{"name": "id", "type": "string"}]})

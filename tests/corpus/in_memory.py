@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from landonce.read.registry import Registered, Registry, UnknownSchema
+from landonce.read.schema.registry import Registered, Registry, UnknownSchema
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from corpus.in_memory import holding
 from landonce.read.formats.protobuf.format import Protobuf
 from landonce.read.formats.protobuf.source import ProtobufSource
-from landonce.read.registry import Registered
+from landonce.read.schema.registry import Registered
 
 SCHEMA = "id BIGINT, s STRING"
 _TEXT = """

@@ -28,7 +28,7 @@ from schema_registry import LocalSchemaRegistry
 from sql_runs import asking_postgres
 
 from landonce.local import LocalClickHouse, LocalKafka
-from landonce.read.registry import Registered
+from landonce.read.schema.registry import Registered
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

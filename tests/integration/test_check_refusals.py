@@ -144,7 +144,7 @@ UNKNOWABLE = {
     """,
     "a registry is asked for the schemas of records": """
         read/formats/protobuf/source.py:compile_text  read/formats/protobuf/source.py:_compile_text
-        read/registry/__init__.py:_judged  read/registry/__init__.py:_strange
+        read/schema/registry.py:_judged  read/schema/registry.py:_strange
     """,
     "it is what others do while a batch is written": """
         read/kafka/broker.py:require_same  protocol/deduplicating.py:refuse_not_kept  sinks/sql/driver.py:OpenSql.examine_again  engine/committing.py:_different

@@ -27,7 +27,7 @@ import landonce
 from landonce.consumer import KafkaOffsets, OffsetStore, SqlOffsets
 from landonce.errors import CertificateRefused, LandonceError, SourceRefused
 from landonce.query.running import Admin
-from landonce.read.kafka.certificates import certificate_refusal
+from landonce.read.kafka.broker import certificate_refusal
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240), pytest.mark.usefixtures("last_copy")]
 

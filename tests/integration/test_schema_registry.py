@@ -29,11 +29,11 @@ from landonce.engine.pipeline import run_pipeline
 from landonce.errors import CertificateRefused, ConfigError, LandonceError, RegistryRefused, RegistryUnavailable
 from landonce.local import LocalClickHouse, LocalKafka
 from landonce.protocol.ledger import Totals
-from landonce.read import registry as registry_module
 from landonce.read.decoding import format_of
 from landonce.read.formats.avro.decode import Avro
-from landonce.read.registry import UnknownSchema, registry_at
+from landonce.read.schema import registry as registry_module
 from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.registry import UnknownSchema, registry_at
 from landonce.sinks.pipeline_file import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

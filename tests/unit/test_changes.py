@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from landonce.read import changes as changes_module
-from landonce.read.changes import OPERATION, ChangeDecoder, Changes
+from landonce.read.changes import ChangeDecoder, Changes
+from landonce.read.envelopes import OPERATION
 from landonce.read.formats import Decoded
 from landonce.read.formats.json import decode as decode_module
 from landonce.read.schema.fields import JSON, Field, Schema

@@ -15,10 +15,10 @@ from landonce.errors import ConfigError, TableUnfit, TargetRefused, TargetUnavai
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.settle import Reply
 from landonce.read.evolution import Evolution
-from landonce.read.formats.json.columns import fit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.schema.ddl import parse_schema
 from landonce.read.schema.fields import Field, Schema, UnsupportedType, json_note
+from landonce.read.schema.values import fit
 from landonce.sinks.clickhouse import driver, evolve, settings, sink
 from landonce.sinks.clickhouse.address import TableName, parse_table, parse_url, query_prefix, quoted
 from landonce.sinks.clickhouse.nested import without_absent

@@ -31,12 +31,12 @@ from landonce.read.evolution import observed
 from landonce.read.formats import Decoded, Format
 from landonce.read.formats.avro.decode import Avro
 from landonce.read.formats.avro.schema import fingerprint
-from landonce.read.formats.json.columns import settle_keys
 from landonce.read.formats.protobuf.format import Protobuf
 from landonce.read.formats.protobuf.source import Messages, ProtobufSource, compile_text
 from landonce.read.formats.text.csv import Csv
-from landonce.read.registry import Registered, Registry
 from landonce.read.schema.ddl import parse_schema
+from landonce.read.schema.registry import Registered, Registry
+from landonce.read.schema.values import settle_keys
 from landonce.sinks.pipeline_file import parse
 
 UTC = timezone.utc

@@ -17,8 +17,7 @@ from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.kafka.records import Records
 from landonce.read.sample import Sample, SampledRecord, first_records, of_sample
 from landonce.read.schema.ddl import UnfitFields, parse_schema, spelled_schema
-from landonce.read.schema.fields import JSON, Field, Schema
-from landonce.read.schema.instead import with_text
+from landonce.read.schema.fields import JSON, Field, Schema, with_text
 from landonce.sinks.clickhouse.address import TableName
 from landonce.sinks.clickhouse.table import create_statement
 

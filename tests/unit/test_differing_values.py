@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landonce.read.formats.json.columns import fit
 from landonce.read.schema.fields import Field
+from landonce.read.schema.values import fit
 from landonce.verify.values import as_type, differing, shown
 
 WORD = UUID("61f0c404-5cb3-11e7-907b-a6006ad3dba0")

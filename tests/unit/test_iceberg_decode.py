@@ -18,10 +18,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from landonce.read.formats import Decoded
-from landonce.read.formats.json.columns import can_fit, fit
 from landonce.read.formats.json.decode import JsonDecoder
 from landonce.read.formats.json.explain import explain
 from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.values import can_fit, fit
 
 REJECTED = "rejected"
 

@@ -11,9 +11,8 @@ import pytest
 
 from landonce.config.convert import Convert
 from landonce.read.changes import Changes
-from landonce.read.decoding import Decoding, conversions_of
+from landonce.read.decoding import Decoding, Identities, conversions_of
 from landonce.read.formats.text.plain import Plain
-from landonce.read.identity import Identities
 from landonce.read.schema.fields import Field, Schema
 
 SCHEMA = Schema((Field("id", pa.int64()), Field("city", pa.string()), Field("n", pa.int32(), required=True)))

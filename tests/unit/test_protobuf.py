@@ -28,12 +28,12 @@ from landonce.errors import ConfigError, RegistryUnavailable, SourceUnavailable
 from landonce.read.formats import Decoded
 from landonce.read.formats.protobuf import source as source_module
 from landonce.read.formats.protobuf.decode import ProtobufDecoder
-from landonce.read.formats.protobuf.framing import BadFrame, Frame, frame_of
+from landonce.read.formats.protobuf.format import schema_of
 from landonce.read.formats.protobuf.source import Messages, ProtobufSource, compile_text
-from landonce.read.formats.protobuf.suggest import schema_of
-from landonce.read.registry import Registered
+from landonce.read.formats.protobuf.wire import BadFrame, Frame, frame_of
 from landonce.read.schema.ddl import parse_schema, spelled_schema
 from landonce.read.schema.fields import JSON, Field, Schema
+from landonce.read.schema.registry import Registered
 
 ORDERS = """
 syntax = "proto3";

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from landonce.errors import ConfigError, RegistryRefused
-from landonce.read import registry as client
-from landonce.read.registry import Registered, UnknownSchema, registry_at
+from landonce.read.schema import registry as client
+from landonce.read.schema.registry import Registered, UnknownSchema, registry_at
 
 UNKNOWN = 404, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode()
 INT = 200, json.dumps({"schema": '"int"'}).encode()

@@ -31,10 +31,10 @@ from landonce.read.convert.rules import (
     patched,
 )
 from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, RecordTypes
-from landonce.read.formats.json.columns import Fault, fit, is_textual, lifted, mask_of, settle_value, unless
 from landonce.read.formats.json.explain import BEYOND_DOUBLE
-from landonce.read.formats.text.values import from_text
 from landonce.read.schema.fields import JSON, KEY, VALUE, ConversionRule, Field, Schema, folded, landed, spelled
+from landonce.read.schema.texts import is_textual, mask_of
+from landonce.read.schema.values import Fault, fit, from_plain, lifted, settle_value, unless
 
 _ROWS = 32_768
 _SAMPLE = 256
@@ -451,7 +451,7 @@ def from_line(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) ->
     """From CSV: as `strict` does, and by the rules for strings where that fails."""
     if rule.empty_is_null:
         text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
-    values, faults = from_text(text, Field("value", type_))
+    values, faults = from_plain(text, Field("value", type_))
     if not faults:
         return ConvertedColumn(values, {})
     left = np.flatnonzero(np.logical_or.reduce([each.rows for each in faults]))

@@ -32,8 +32,8 @@ import pyarrow.compute as pc
 
 from landonce.errors import TargetRefused
 from landonce.protocol.ranges import generation_of
-from landonce.read.before import BEFORE
-from landonce.read.changes import DELETE, OPERATION
+from landonce.read.changes import BEFORE
+from landonce.read.envelopes import DELETE, OPERATION
 from landonce.read.rows import ends_by_key
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.connection import Connection, Rows

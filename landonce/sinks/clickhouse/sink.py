@@ -12,8 +12,7 @@ from landonce.errors import ConfigError
 from landonce.read.evolution import Evolution
 from landonce.read.route import Routing
 from landonce.read.schema.ddl import UnfitFields
-from landonce.read.schema.fields import Schema
-from landonce.read.schema.instead import parts, text_at, with_text
+from landonce.read.schema.fields import Schema, parts, text_at, with_text
 from landonce.sinks.clickhouse import evolve
 from landonce.sinks.clickhouse.address import parse_table, parse_url
 from landonce.sinks.clickhouse.config import ClickHouse

@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from landonce.errors import ConfigError, TableUnfit, TargetRefused
-from landonce.read.formats.json.columns import fit
 from landonce.read.record_columns import BYTES, as_bytes, as_strings
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import Field, Schema, UnsupportedType, landed
+from landonce.read.schema.values import fit
 from landonce.sinks.clickhouse.address import TableName, literal, quoted
 from landonce.sinks.clickhouse.connection import MOST_BYTES_OF_A_FIELD, Connection, Rows
 from landonce.sinks.clickhouse.documents import OneOf, list_of_one

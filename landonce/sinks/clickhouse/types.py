@@ -38,8 +38,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from landonce.read.formats.json.columns import is_key, is_textual
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Judge, Schema, UnsupportedType, is_uuid, landed
+from landonce.read.schema.texts import is_key, is_textual
 from landonce.sinks.clickhouse.address import quoted
 from landonce.sinks.clickhouse.documents import KeptWhole, OneOf
 from landonce.sinks.clickhouse.nested import may_be_absent

@@ -32,7 +32,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from landonce.errors import TableUnfit
-from landonce.read.changes import DELETE, INSERT, OPERATION
+from landonce.read.envelopes import DELETE, INSERT, OPERATION
 from landonce.sinks.iceberg.config import Iceberg
 from landonce.sinks.iceberg.files import write_files
 from landonce.sinks.iceberg.storage import not_written

@@ -22,8 +22,7 @@ from landonce.errors import NothingToInfer, TargetRefused
 from landonce.protocol.marks import Verdict
 from landonce.read.evolution import RESERVED, Evolution, ValueShape, distinct
 from landonce.read.sample import of_sample
-from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Path, Schema
-from landonce.read.schema.instead import text_at
+from landonce.read.schema.fields import ELEMENT, KEY, VALUE, Field, Path, Schema, text_at
 from landonce.sinks.iceberg.commit import Attempt, TableBranch
 from landonce.sinks.iceberg.types import doc_of, iceberg_type, parts_of, unfit, widens
 

@@ -51,7 +51,7 @@ from landonce.errors import (
     Unbalanced,
 )
 from landonce.jvm import spark_errors
-from landonce.read.changes import DELETE, OPERATION
+from landonce.read.envelopes import DELETE, OPERATION
 from landonce.read.schema.ddl import quoted
 from landonce.sinks.iceberg.catalog import S3_ADDRESSES, CatalogSpec
 from landonce.sinks.iceberg.staged import staged_rows

@@ -65,7 +65,6 @@ from pyiceberg.types import (
 
 from landonce.errors import ConfigError, TableUnfit
 from landonce.read.evolution import RESERVED
-from landonce.read.formats.json.columns import is_key
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import (
     JSON,
@@ -78,10 +77,12 @@ from landonce.read.schema.fields import (
     as_declared,
     is_uuid,
     json_note,
+    parts,
     spelled,
     with_note,
+    with_text,
 )
-from landonce.read.schema.instead import parts, with_text
+from landonce.read.schema.texts import is_key
 
 TOPIC, PARTITION, OFFSET = "_topic", "_kafka_partition", "_offset"
 COLUMNS = (TOPIC, PARTITION, OFFSET)

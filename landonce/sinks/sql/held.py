@@ -28,9 +28,9 @@ from sqlalchemy.dialects import mysql, postgresql
 
 from landonce.protocol.ranges import Partition
 from landonce.read.changes import Changes
-from landonce.read.formats.json.columns import from_text
 from landonce.read.route import Routing, Rule
 from landonce.read.schema.fields import Schema, is_uuid, landed
+from landonce.read.schema.texts import from_text
 from landonce.sinks.audit import (
     LAST,
     OFFSET,

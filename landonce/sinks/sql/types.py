@@ -51,7 +51,6 @@ from sqlalchemy.dialects import mysql, postgresql
 from landonce.errors import ConfigError
 from landonce.ledger.names import quoted
 from landonce.ledger.tables import ENGINE
-from landonce.read.formats.json.columns import UNIT_DIGITS
 from landonce.read.schema.ddl import UnfitFields
 from landonce.read.schema.fields import (
     JSON,
@@ -66,9 +65,11 @@ from landonce.read.schema.fields import (
     json_note,
     landed,
     spelled,
+    text_type,
     with_note,
+    with_text,
 )
-from landonce.read.schema.instead import text_type, with_text
+from landonce.read.schema.texts import UNIT_DIGITS
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.forms import ANY_NUMBER, RANGES, Parsed, address_field, kind_of
 from landonce.sinks.sql.sink import SqlSink, as_name

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from landonce.ledger.plain_sql import BlockKey
 from landonce.protocol.block_rows import BlockRow, BlockState, Claim
-from landonce.read.changes import DELETE, OPERATION
+from landonce.read.envelopes import DELETE, OPERATION
 from landonce.read.schema.fields import is_uuid
 from landonce.sinks.contract import COORDINATES
 from landonce.sinks.sql.fingerprint import fingerprint_statements, lock_statement, table_fingerprint

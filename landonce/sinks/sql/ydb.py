@@ -22,7 +22,7 @@ from landonce.ledger.plain_sql import BlockKey
 from landonce.ledger.tables import block_table
 from landonce.ledger.ydb import YdbDatabase
 from landonce.protocol.block_rows import BlockRow, BlockState, Claim, flippable
-from landonce.read.changes import DELETE, OPERATION
+from landonce.read.envelopes import DELETE, OPERATION
 from landonce.sinks.sql.sink import SqlSink
 from landonce.sinks.transactional import BlockTransaction, Trouble
 

@@ -25,8 +25,9 @@ from landonce.protocol.push import Outcome, Pushing, PushStage
 from landonce.protocol.ranges import Range
 from landonce.protocol.receipt import BlockResult, Fate, Receipt
 from landonce.read.block import ReadBlock, Reader
-from landonce.read.changes import OPERATION, Changes
+from landonce.read.changes import Changes
 from landonce.read.decoding import BesideChanges, decode_by
+from landonce.read.envelopes import OPERATION
 from landonce.read.rows import CHANGE, as_is, fit_to
 from landonce.read.schema.fields import Schema
 from landonce.sinks.claimed import PushRecipe, PushTask

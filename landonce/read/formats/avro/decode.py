@@ -39,11 +39,11 @@ from landonce.read.formats.avro.schema import (
     marks,
     parse,
 )
-from landonce.read.formats.avro.suggest import fields_of
+from landonce.read.formats.avro.values import fields_of
 from landonce.read.formats.json.columns import check_supported
 from landonce.read.formats.json.decode import blocks
-from landonce.read.registry import Registered, Registry, UnknownSchema, registry_of
 from landonce.read.schema.fields import Schema
+from landonce.read.schema.registry import Registered, Registry, UnknownSchema, registry_of
 
 VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason
-from landonce.read.convert.typed import converted, takes
+from landonce.read.convert.rules import converted, takes
 from landonce.read.formats.avro import values
 from landonce.read.formats.avro.cursor import (
     NO_SYMBOL,
@@ -30,8 +30,6 @@ from landonce.read.formats.avro.cursor import (
     items,
     skip,
 )
-from landonce.read.formats.avro.encode import encode
-from landonce.read.formats.avro.json_text import json_texts
 from landonce.read.formats.avro.schema import (
     NO_DEFAULT,
     Array,
@@ -45,19 +43,13 @@ from landonce.read.formats.avro.schema import (
     Record,
     Union,
     branch_names,
+    encode,
     kind_of,
 )
-from landonce.read.formats.avro.suggest import type_of
-from landonce.read.formats.json.columns import (
-    KEY_TWICE,
-    NULL_INSIDE,
-    is_textual,
-    key_codes,
-    mask_of,
-    settle_keys,
-    unfitting,
-)
+from landonce.read.formats.avro.values import type_of
 from landonce.read.schema.fields import JSON, KEY, VALUE, ConversionRule, Field, Place, Schema, folded, landed, spelled
+from landonce.read.schema.texts import is_textual, json_texts, mask_of
+from landonce.read.schema.values import KEY_TWICE, NULL_INSIDE, key_codes, settle_keys, unfitting
 
 _NULL = Primitive("null")
 

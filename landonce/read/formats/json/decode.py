@@ -47,7 +47,6 @@ import pyarrow.json as pj
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import (
-    Fault,
     beyond_exact,
     check_supported,
     holding_zero,
@@ -59,6 +58,7 @@ from landonce.read.formats.json.columns import (
 from landonce.read.formats.json.explain import Explained, explain, rounded
 from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
 from landonce.read.schema.fields import JSON, Schema
+from landonce.read.schema.values import Fault
 
 MAX_RECORD_BYTES = 16 * 2**20
 VERSION = 4

@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason, of_field
-from landonce.read.formats.json.columns import VANISHES, is_textual, unfitting
 from landonce.read.formats.json.structure import MOST_LEVELS
 from landonce.read.schema.fields import JSON, Place, Schema, by_record_name, folded, spelled
+from landonce.read.schema.texts import is_textual
+from landonce.read.schema.values import VANISHES, unfitting
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_ZERO = re.compile(r"[-+.0]*[1-9]")

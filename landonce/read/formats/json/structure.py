@@ -45,8 +45,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.read.formats import Indexes
-from landonce.read.formats.json.columns import ENTRIES, NUMBER, cast_or_null, mask_of
+from landonce.read.formats.json.columns import ENTRIES, NUMBER
 from landonce.read.schema.fields import JSON, KEY, MOST_DIGITS, VALUE, Place, Schema, by_record_name, folded
+from landonce.read.schema.texts import cast_or_null, mask_of
 
 Bytes = npt.NDArray[np.uint8]
 Ints = Indexes

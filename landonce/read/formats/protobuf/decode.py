@@ -20,10 +20,7 @@ import pyarrow.compute as pc
 
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Indexes
-from landonce.read.formats.json.columns import Fault, Mask
 from landonce.read.formats.json.decode import blocks
-from landonce.read.formats.protobuf.explain import explain
-from landonce.read.formats.protobuf.framing import Frame, frames
 from landonce.read.formats.protobuf.parts import SEVERAL
 from landonce.read.formats.protobuf.shape import shape_of
 from landonce.read.formats.protobuf.source import (
@@ -34,8 +31,21 @@ from landonce.read.formats.protobuf.source import (
     message_in,
     registered_message,
 )
-from landonce.read.formats.protobuf.wire import RECORDS, ROOT, Wire, file_of, full_name, is_message, varint
+from landonce.read.formats.protobuf.wire import (
+    RECORDS,
+    ROOT,
+    Frame,
+    Wire,
+    explain,
+    file_of,
+    frames,
+    full_name,
+    is_message,
+    varint,
+)
 from landonce.read.schema.fields import Schema
+from landonce.read.schema.texts import Mask
+from landonce.read.schema.values import Fault
 
 VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""

@@ -20,25 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason, missing, of_field
-from landonce.read.convert.typed import Strictly, converted
-from landonce.read.formats.avro.json_text import json_texts
-from landonce.read.formats.json.columns import (
-    UNIT_DIGITS,
-    Fault,
-    Mask,
-    cast_or_null,
-    decimals,
-    fit,
-    is_textual,
-    mask_of,
-    not_valid,
-    settle_value,
-    unfit_value,
-    unfitting,
-)
+from landonce.read.convert.rules import Strictly, converted
 from landonce.read.formats.protobuf.source import Descriptor, message_class
 from landonce.read.formats.protobuf.wire import Wire, varint
 from landonce.read.schema.fields import JSON, Field, spelled
+from landonce.read.schema.texts import UNIT_DIGITS, Mask, cast_or_null, decimals, is_textual, json_texts, mask_of
+from landonce.read.schema.values import Fault, fit, not_valid, settle_value, unfit_value, unfitting
 
 Settled = tuple[pa.Array, list[Fault]]
 SEVERAL = Reason("several members of a oneof", Code.REPEATED_FIELD)

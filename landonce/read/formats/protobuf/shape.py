@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.read.convert.typed import takes
+from landonce.read.convert.rules import takes
 from landonce.read.formats.protobuf.parts import (
     ZEROS,
     Absent,

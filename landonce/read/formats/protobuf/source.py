@@ -20,8 +20,8 @@ from typing import Any
 
 from landonce.errors import ConfigError, SourceUnavailable
 from landonce.protocol.reasons import Code, Reason
-from landonce.read.formats.protobuf.framing import Frame
-from landonce.read.registry import Registered, Registry, UnknownSchema
+from landonce.read.formats.protobuf.wire import Frame
+from landonce.read.schema.registry import Registered, Registry, UnknownSchema
 
 Descriptor = Any
 """A message descriptor of `google.protobuf`."""

@@ -19,10 +19,10 @@ import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason, of_field
 from landonce.read.formats import Collected, Decoded, Format, Indexes
-from landonce.read.formats.json.columns import MISSING, Fault, Mask, cast_or_null, mask_of
 from landonce.read.formats.json.decode import BYTE_ORDER_MARK, JsonDecoder, blocks
-from landonce.read.formats.text.values import check_supported, from_text
 from landonce.read.schema.fields import JSON, Field, Schema, landed
+from landonce.read.schema.texts import Mask, cast_or_null, mask_of
+from landonce.read.schema.values import MISSING, Fault, check_plain, from_plain
 
 _VERSION = 4
 _KEYED = 2
@@ -90,7 +90,7 @@ class CsvDecoder:
                 alone = replace(schema, fields=(replace(each, aliases=(), required=False),))
                 self._written_as_json[each.name] = JsonDecoder(alone, max_record_bytes=_LARGEST_VALUE)
             else:
-                check_supported(each)
+                check_plain(each)
 
     def _folded(self, name: str) -> str:
         return name.lower() if self._schema.fold_case else name
@@ -208,7 +208,7 @@ class CsvDecoder:
                 reasons = unfit | reasons
                 faults = [Fault(mask_of(values.is_null()), MISSING)] if each.required else []
             else:
-                values, faults = from_text(table.column(name).combine_chunks(), each)
+                values, faults = from_plain(table.column(name).combine_chunks(), each)
             columns.append(values)
             for fault in faults:
                 for bad in np.flatnonzero(fault.rows):
