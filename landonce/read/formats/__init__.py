@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from landonce.protocol.reasons import NO_VALUE, NOT_UTF8, Reason, too_large
 from landonce.read.schema.fields import Path, Schema
+from landonce.read.schema.texts import cast_or_null
 
 Indexes = npt.NDArray[np.int64]
 
@@ -64,11 +65,11 @@ class Collected:
         good: npt.NDArray[np.bool_] = (lengths >= 0) & (lengths <= max_record_bytes)
         for at in np.flatnonzero(~good).tolist():
             self.reject(at, too_large(int(lengths[at]), max_record_bytes) if lengths[at] >= 0 else NO_VALUE)
-        if text and not _is_text(values):
-            for at in np.flatnonzero(good).tolist():
-                if not _is_text(values.slice(at, 1)):
-                    good[at] = False
-                    self.reject(at, NOT_UTF8)
+        if text:
+            unreadable = cast_or_null(values, pa.string()).is_null().to_numpy(zero_copy_only=False)
+            for at in np.flatnonzero(good & unreadable).tolist():
+                self.reject(at, NOT_UTF8)
+            good &= ~unreadable
         return good
 
     def add(self, decoded: Decoded, rows: Indexes) -> None:
@@ -84,14 +85,6 @@ class Collected:
             order = np.argsort(kept)
             kept, table = kept[order], table.combine_chunks().take(pa.array(order))
         return Decoded(table, kept, tuple(sorted(self.rejects)), np.sort(filtered))
-
-
-def _is_text(values: pa.BinaryArray) -> bool:
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ from landonce.read.formats.json.columns import (
     holding_zero,
     holds_float,
     is_wide,
+    mask_of,
     settle,
     wire_type,
 )
@@ -115,35 +116,21 @@ class JsonDecoder:
     # Screening: afterwards every record is valid UTF-8, of an acceptable size, and opens with a brace.
 
     def _screen(self, found: Collected, values: pa.BinaryArray) -> tuple[Indexes, pa.BinaryArray]:
-        if self._is_clean(values):
-            return np.arange(len(values), dtype=np.int64), values
-        rows, records = [], []
-        for row in np.flatnonzero(found.screen(values, self._max_record_bytes, text=True)).tolist():
-            record = values[row].as_py().lstrip(b" \t\r\n")
-            reason = self._no_object(record.decode())
-            if reason is not None:
-                found.reject(row, reason)
-                continue
-            rows.append(row)
-            records.append(record)
-        return np.array(rows, dtype=np.int64), pa.array(records, pa.binary())
+        good = found.screen(values, self._max_record_bytes, text=True)
+        rows, records = np.flatnonzero(good), values if good.all() else values.filter(pa.array(good))
+        if pc.all(pc.starts_with(records, pattern="{"), min_count=0).as_py():
+            return rows, records
+        records = pc.ascii_ltrim(records.cast(pa.string()), characters=" \t\r\n").cast(pa.binary())
+        opens = mask_of(pc.starts_with(records, pattern="{"))
+        for at in np.flatnonzero(~opens).tolist():
+            found.reject(rows[at], self._no_object(records[at].as_py().decode()))
+        return rows[opens], records.filter(pa.array(opens))
 
-    def _is_clean(self, values: pa.BinaryArray) -> bool:
-        if values.null_count or (pc.max(pc.binary_length(values)).as_py() or 0) > self._max_record_bytes:
-            return False
-        try:
-            values.cast(pa.string())
-        except pa.ArrowInvalid:
-            return False
-        return bool(pc.all(pc.starts_with(values, pattern="{"), min_count=0).as_py())
-
-    def _no_object(self, text: str) -> Reason | None:
-        """Why this text, without the white space before it, cannot be a record."""
-        if not text:
-            return _EMPTY
+    def _no_object(self, text: str) -> Reason:
+        """Why this text, which does not begin with a brace, cannot be a record."""
         if text.startswith("\ufeff"):
             return BYTE_ORDER_MARK
-        return None if text.startswith("{") else explain(text, self._schema).reason or _NO_OBJECT
+        return explain(text, self._schema).reason or _NO_OBJECT if text else _EMPTY
 
     # Isolation: try a block; split it if it fails; read small pieces record by record.
 
