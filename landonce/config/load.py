@@ -38,7 +38,12 @@ def validated(text: str, path: Path, model: type[Model], keys: Keys) -> Model:
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {_where_and_what(error)}") from None
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        what = (
+            getattr(error, "problem", None) or "cannot be read"
+        )  # it does not quote the line, which may hold a secret
+        raise ConfigError(f"{path}: is not YAML: {where}{what}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: a pipeline file is a mapping that begins with `pipeline: NAME`.")
     filled = References(path).filled(document)
@@ -71,13 +76,6 @@ def _refuse_vast(document: yaml.Node | None) -> None:
             left += [each for pair in node.value for each in pair]
         elif isinstance(node, yaml.SequenceNode):
             left += node.value
-
-
-def _where_and_what(error: yaml.YAMLError) -> str:
-    """Does not quote the line, which may hold a secret."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    return f"{where}{getattr(error, 'problem', None) or 'cannot be read'}"
 
 
 class _NoRepeats(yaml.SafeLoader):

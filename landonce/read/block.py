@@ -101,7 +101,9 @@ class ReadBlock:
         parts = self.tables.get(table)
         if not parts:
             return NO_ROWS
-        return pa.concat_tables(parts if self.in_order else sorted(parts, key=_place))
+        if not self.in_order:  # each part is rows of one partition, in order
+            parts = sorted(parts, key=lambda part: tuple(part.column(name)[0].as_py() for name in COORDINATES))
+        return pa.concat_tables(parts)
 
     def keep(self, table: str, rows: pa.Table, tops: Mapping[Partition, int]) -> None:
         """Adds rows of a table, and the highest offset of each partition in them."""
@@ -313,7 +315,12 @@ class Reader:
         """Like `_route`, for rows."""
         by = self.routing.field
         values = rows.column(by).cast(pa.string()) if by is not None else pa.nulls(rows.num_rows)
-        found = routes_by_topic(self.routing, values, _topics(rows, labels) if self.routing.by_topic else values)
+        topics = values
+        if self.routing.by_topic:  # by their own names
+            encoded = rows.column("_topic").combine_chunks().cast(pa.string()).dictionary_encode()
+            names = topics_of(labels)
+            topics = pa.array([names.get(each, each) for each in encoded.dictionary.to_pylist()]).take(encoded.indices)
+        found = routes_by_topic(self.routing, values, topics)
         bad = {each.index: each.reason for each in found.rejects}
         routed = {table: np.asarray(each.to_numpy(), np.int64) for table, each in found.tables.items()}
         for table in routed.keys() - self.fits.keys() - self.others:
@@ -330,18 +337,6 @@ def rejected_row(labels: Mapping[str, str], rows: pa.Table, at: int, reason: Rea
     topics = topics_of(labels)
     label, number, offset = (rows.column(name)[at].as_py() for name in COORDINATES)
     return Rejected(Partition(topics.get(label, label), number), offset, reason)
-
-
-def _topics(rows: pa.Table, labels: Mapping[str, str]) -> pa.Array:
-    """The topic of each row, by its own name."""
-    encoded = rows.column("_topic").combine_chunks().cast(pa.string()).dictionary_encode()
-    names = topics_of(labels)
-    return pa.array([names.get(label, label) for label in encoded.dictionary.to_pylist()]).take(encoded.indices)
-
-
-def _place(part: pa.Table) -> tuple[str, int, int]:
-    """Of rows of one partition, in order: where they begin."""
-    return tuple(part.column(name)[0].as_py() for name in COORDINATES)
 
 
 def too_large(ranges: tuple[Range, ...], read_so_far: int, bytes_read: int, most_bytes: int) -> BlockTooLarge:

@@ -56,6 +56,7 @@ from landonce.read.formats.json.columns import settle, wire_type
 from landonce.read.formats.json.decode import MAX_RECORD_BYTES, Json
 from landonce.read.schema.fields import JSON, Field, Schema, landed, spelled
 from landonce.read.schema.texts import Mask, cast_or_null, mask_of, true_in
+from landonce.read.schema.values import add_reasons
 
 
 @dataclass(frozen=True)
@@ -169,17 +170,10 @@ class ChangeDecoder:
         return list(left.values())
 
     def _judge(self, found: Collected, rows: Indexes, images: Images) -> None:
-        reasons = self._reasons(images)
-        kept = ~images.filtered
-        kept[list(reasons)] = False
-        found.filtered.append(rows[images.kept[images.filtered]])
-        for at, reason in reasons.items():
-            if not images.filtered[at]:
-                found.reject(rows[images.kept[at]], reason)
-        columns = [images.operations, *images.columns]
-        if not kept.all():
-            columns = [column.filter(pa.array(kept)) for column in columns]
-        found.keep(rows[images.kept[kept]], columns)
+        if images.filtered.any():
+            found.filtered.append(rows[images.kept[images.filtered]])
+            images = images.only(~images.filtered)
+        found.settle(rows[images.kept], [images.operations, *images.columns], self._reasons(images))
 
     def _reasons(self, images: Images) -> dict[int, Reason]:
         """Why rows cannot land: for each of them the most serious reason."""
@@ -191,7 +185,7 @@ class ChangeDecoder:
                 bad_change(f"no known operation in {self._words.where!r}", self._words.where),
             )
         for name, fault in images.faults:
-            _note(reasons, pa.array(fault.rows), fault.reason(name))
+            add_reasons(reasons, [fault], name)
         lives = pc.not_equal(images.operations, DELETE)
         for each, column in zip(self._fields, images.columns, strict=True):
             if column.null_count and each.name in self._identity:
@@ -361,13 +355,8 @@ class KeyDecoder:
         texts = cast_or_null(held, pa.string())
         _note(reasons, texts.is_null(), _not_utf8(field))
         column, faults = settle(texts, field)
-        for fault in faults:
-            _note(reasons, pa.array(fault.rows), fault.reason(field.name))
-        for at, reason in reasons.items():
-            found.reject(rows[at], reason)
-        keep = np.ones(len(rows), dtype=np.bool_)
-        keep[list(reasons)] = False
-        found.keep(rows[keep], [column.filter(pa.array(keep))])
+        add_reasons(reasons, faults, field.name)
+        found.settle(rows, [column], reasons)
 
 
 def _not_utf8(field: Field) -> Reason:

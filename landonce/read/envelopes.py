@@ -68,7 +68,7 @@ class Images:
     def only(self, rows: Mask) -> Images:
         """Some of the rows, without rejects."""
         wanted = pa.array(rows)
-        faults = [(name, Fault(fault.rows[rows], fault.problem)) for name, fault in self.faults]
+        faults = [(name, replace(fault, rows=fault.rows[rows])) for name, fault in self.faults]
         columns = [column.filter(wanted) for column in self.columns]
         return Images(self.kept[rows], self.operations.filter(wanted), columns, faults, self.filtered[rows], ())
 
@@ -81,7 +81,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 def nulled(rows: pa.Array, column: pa.Array) -> pa.Array:
     """The column, of any type, with nulls in these rows."""
-    mask = mask_of(pc.fill_null(rows, False))
+    mask = true_in(rows)
     return column.take(pa.array(np.arange(len(mask)), mask=mask)) if mask.any() else column
 
 
@@ -342,7 +342,7 @@ def either(first: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
 
 
 def faults_where(rows: pa.Array, name: str, problem: Reason) -> list[tuple[str, Fault]]:
-    mask = mask_of(pc.fill_null(rows, False))
+    mask = true_in(rows)
     return [(name, Fault(mask, problem))] if mask.any() else []
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow.types as pt
 from landonce.errors import ConfigError, NothingToInfer
 from landonce.protocol.receipt import Want
 from landonce.read.formats import Format
-from landonce.read.formats.json.decode import JsonDecoder, blocks
+from landonce.read.formats.json.decode import blocks, objects_in
 from landonce.read.formats.json.structure import (
     BRACE,
     BRACKET,
@@ -33,7 +32,7 @@ from landonce.read.formats.json.structure import (
     scan,
     wider,
 )
-from landonce.read.schema.fields import ELEMENT, JSON, VALUE, Field, Path, Place, Schema, by_record_name, folded
+from landonce.read.schema.fields import ELEMENT, JSON, VALUE, Path, Place, Schema, by_record_name, folded
 
 BOOLEAN, LONG, DOUBLE, STRING, LIST, STRUCT = "boolean", "long", "double", "string", "list", "struct"
 _TYPES = {BOOLEAN: pa.bool_(), LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string()}
@@ -198,7 +197,8 @@ def observed(
         found = merge(
             _look(records.slice(start, stop - start), schema, identity, most_digits)
             for values in payloads
-            for records in (_objects(format_.bodies(values) if format_ is not None else values),)
+            for bodies in (format_.bodies(values) if format_ is not None else values,)
+            for records in (bodies.take(pa.array(objects_in(bodies))),)
             for start, stop in blocks(records)
         )
     return found if found else None
@@ -292,25 +292,10 @@ def _wider(column: pa.DataType, written: pa.DataType, most_digits: int) -> pa.Da
 # Of JSON.
 
 
-@cache
-def _probe() -> JsonDecoder:
-    return JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)), max_record_bytes=2**30)
-
-
-def _objects(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The records that are JSON objects."""
-    decoded = _probe().decode(values)
-    return values.take(pa.array(decoded.kept)) if decoded.rejects else values
-
-
-def _scan(records: pa.BinaryArray) -> Structure | None:
+def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...], most_digits: int) -> Evolution:
     stream = pc.binary_join_element_wise(records.cast(pa.binary()), b"\n", b"")
     ends = np.frombuffer(stream.buffers()[1], np.int32, len(records) + 1)[1:].astype(np.int64)
-    return scan(np.frombuffer(stream.buffers()[2], np.uint8)[: int(ends[-1])], ends)
-
-
-def _look(records: pa.BinaryArray, schema: Schema, identity: tuple[str, ...], most_digits: int) -> Evolution:
-    structure = _scan(records)
+    structure = scan(np.frombuffer(stream.buffers()[2], np.uint8)[: int(ends[-1])], ends)
     if structure is None:
         return Evolution()
     look = _Look(structure, most_digits, fold_case=schema.fold_case)
@@ -385,16 +370,14 @@ class _Look:
             kinds.add(STRUCT)
         if len(arrays):
             kinds.add(LIST)
-        fields = self.struct_shape(objects, depth).fields if len(objects) else ()
+        fields: dict[str, ValueShape] = {}
+        if len(objects):
+            colons, _ = self._structure.members(objects)
+            names, meant, codes = self._keys(colons, ())
+            strangers = self._strangers(names, meant, colons, codes)
+            fields = {name: self._shape(mine, depth + 1) for name, mine in strangers}
         element = self._shape(self._structure.before_elements(arrays), depth + 1) if len(arrays) else None
-        return ValueShape(frozenset(kinds), fields, element)
-
-    def struct_shape(self, objects: Containers, depth: int) -> ValueShape:
-        colons, _ = self._structure.members(objects)
-        names, meant, codes = self._keys(colons, ())
-        strangers = self._strangers(names, meant, colons, codes)
-        fields = {name: self._shape(mine, depth + 1) for name, mine in strangers}
-        return ValueShape(frozenset({STRUCT}), tuple(sorted(fields.items())))
+        return ValueShape(frozenset(kinds), tuple(sorted(fields.items())), element)
 
     def _numbers(self, tokens: Ints) -> set[str]:
         if not len(tokens):

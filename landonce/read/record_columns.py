@@ -23,7 +23,7 @@ from landonce.read.formats import Decoded, Decoder, Format, Indexes, Reject
 from landonce.read.kafka.records import KafkaMessage, header_pairs, read_headers
 from landonce.read.schema.fields import Field, Schema, landed, spelled
 from landonce.read.schema.texts import cast_or_null
-from landonce.read.schema.values import Fault, check_plain, fit, from_plain, unless
+from landonce.read.schema.values import Fault, add_reasons, check_plain, fit, from_plain, unless
 
 KEY, HEADERS, TIMESTAMP, VALUE = "_key", "_headers", "_timestamp", "_value"
 RECORD_COLUMNS = {
@@ -150,7 +150,10 @@ class RecordColumns:
         assert self._keys is not None
         there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
         decoded = self._keys.decode(keys.take(pa.array(there)))
-        reasons = {int(there[at]): _of_key(reason) for at, reason in decoded.rejects}
+        reasons = {}
+        for at, why in decoded.rejects:
+            path = f"{KEY}.{why.field}" if why.field not in ("", KEY) else KEY
+            reasons[int(there[at])] = Reason(f"its key: {why}", Code.BAD_KEY, path)
         parts = [each.combine_chunks() for each in decoded.table.columns]
         is_struct = pt.is_struct(field.type)
         found = pa.StructArray.from_arrays(parts, fields=list(landed(field.type))) if is_struct else parts[0]
@@ -161,12 +164,6 @@ class RecordColumns:
             empty = keys.is_null().to_numpy(zero_copy_only=False)
             reasons.update({int(at): missing(KEY) for at in np.flatnonzero(empty)})
         return column, reasons
-
-
-def _of_key(reason: Reason) -> Reason:
-    """Of a key that cannot be decoded."""
-    path = f"{KEY}.{reason.field}" if reason.field not in ("", KEY) else KEY
-    return Reason(f"its key: {reason}", Code.BAD_KEY, path)
 
 
 def _part(field: Field, part: pa.Field) -> Field:
@@ -256,7 +253,5 @@ def _fitted(column: pa.Array, field: Field) -> tuple[pa.Array, dict[int, Reason]
 
 def _reasons(faults: Sequence[Fault], field: Field) -> dict[int, Reason]:
     found: dict[int, Reason] = {}
-    for fault in faults:
-        for row in np.flatnonzero(fault.rows):
-            found.setdefault(int(row), fault.reason(field.name))
+    add_reasons(found, faults, field.name)
     return found

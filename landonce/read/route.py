@@ -49,7 +49,10 @@ def route_values(payloads: pa.BinaryArray, field: str, format_: Format = _JSON) 
             found, refused = _read(found, payloads, rows, _decoder(field, kind, format_))
             left.append(refused)
             if pt.is_floating(kind):
-                found, _ = _read(found, payloads, _perhaps_whole(found, rows), _decoder(field, pa.int64(), format_))
+                # Zeros, because of the sign, and numbers with more digits than a double holds have another text as integers.
+                numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
+                whole = np.asarray(rows[(numbers == 0) | (numbers >= 2**53)], np.int64)
+                found, _ = _read(found, payloads, whole, _decoder(field, pa.int64(), format_))
         rest = np.sort(np.concatenate([every[:0], *left]))
     for kind in (kind for kind in _KINDS if len(rest)):
         with suppress(TypeError, ValueError):  # a format that knows its types refuses all others
@@ -102,13 +105,6 @@ def _read(
     mask = np.zeros(len(found), dtype=np.bool_)
     mask[rows[decoded.kept]] = True
     return pc.replace_with_mask(found, pa.array(mask), text), refused
-
-
-def _perhaps_whole(found: pa.StringArray, rows: Indexes) -> Indexes:
-    """The rows whose number has another text as an integer: zeros, because of the sign, and numbers with more digits than a
-    double holds."""
-    numbers = np.abs(found.take(pa.array(rows)).cast(pa.float64()).to_numpy(zero_copy_only=False))
-    return np.asarray(rows[(numbers == 0) | (numbers >= 2**53)], np.int64)
 
 
 @lru_cache(maxsize=64)
@@ -202,15 +198,12 @@ def of_topic(routing: Routing, topic: str) -> Routing | None:
     """What a routing is for the records of one topic: by their values alone. None if no table takes the topic."""
     if not routing.by_topic:
         return routing
-    rules = tuple(replace(rule, topics=None) for rule in routing.rules if _takes(rule, topic))
+    mine = (each for each in routing.rules if each.topics is None or takes_topic(each.topics, topic))
+    rules = tuple(replace(each, topics=None) for each in mine)
     template = routing.template.replace(TOPIC, re.sub("[^A-Za-z0-9_]", "_", topic)) if routing.template else None
     if template is not None and PLACEHOLDER not in template:
         rules, template = (*rules, Rule(template)), None
     return Routing(routing.field, rules, template) if rules or template is not None else None
-
-
-def _takes(rule: Rule, topic: str) -> bool:
-    return rule.topics is None or takes_topic(rule.topics, topic)
 
 
 def _check_template(template: str, field: str | None) -> None:

@@ -16,7 +16,7 @@ from landonce.protocol.ranges import Partition, label_of
 from landonce.protocol.reasons import Reason
 from landonce.read.formats import Decoded, Indexes, Reject
 from landonce.read.schema.fields import Schema
-from landonce.read.schema.values import fit
+from landonce.read.schema.values import add_reasons, fit
 
 COORDINATES = ("_topic", "_partition", "_offset")
 """Columns of every row, kept by every transform. `_topic` is the topic's label: its name, unless it was rebased."""
@@ -132,9 +132,7 @@ def conform(rows: pa.Table, target: Schema, kept: tuple[str, ...]) -> tuple[pa.T
             continue
         array = rows.column(each.name).combine_chunks()
         fitted, faults = fit(array, each)
-        for fault in faults:
-            for row in np.flatnonzero(fault.rows):
-                reasons.setdefault(int(row), fault.reason(each.name))
+        add_reasons(reasons, faults, each.name)
         columns[each.name] = fitted
     table = target.without_unfilled(pa.table(columns))
     if reasons:

@@ -33,7 +33,7 @@ import pyarrow.types as pt
 from landonce.errors import NothingToInfer
 from landonce.protocol.ranges import Partition, Range
 from landonce.protocol.source import SourceView, everything
-from landonce.read.formats.json.decode import JsonDecoder
+from landonce.read.formats.json.decode import objects_in
 from landonce.read.kafka.records import read
 from landonce.read.schema.ddl import UnfitFields, spelled_schema
 from landonce.read.schema.fields import JSON, Field, Schema, spelled, with_text
@@ -105,7 +105,8 @@ class _Seen:
             self.integers = min(self.integers[0], value), max(self.integers[1], value)
             self.inexact = self.inexact or int(float(value)) != value
         elif kind == _STRING and self.strings is not None:
-            if _maybe_time(value):
+            is_time = _IS_DATE.fullmatch(value) or _IS_MOMENT.fullmatch(value)
+            if is_time and _YEARS[0] <= value[:4] < _YEARS[1]:
                 self.strings.add(value)
             else:
                 self.strings = None
@@ -130,10 +131,6 @@ class _Seen:
         listed = [f"{kind} {count:,}×" + (f" (first {self.first[kind]})" if where else "") for kind, count in counts]
         absent = asked - self.values
         return ", ".join([*listed, *([f"absent or null {absent:,}×"] if absent > 0 else [])]) or "never seen"
-
-
-def _maybe_time(text: str) -> bool:
-    return bool(_IS_DATE.fullmatch(text) or _IS_MOMENT.fullmatch(text)) and _YEARS[0] <= text[:4] < _YEARS[1]
 
 
 def _merged(places: Iterable[_Seen]) -> _Seen:
@@ -192,7 +189,10 @@ class _Inference:
             return self._json(path, f"nested more than {_DEEPEST} levels deep")
         if not names:
             return self._json(path, "only empty objects were seen")
-        if _has_open_keys(seen):
+        numbered = len(names) > 1 and all(map(_NUMBERED.fullmatch, names))
+        given = sum(each.kinds.total() for each in seen.fields.values())
+        shared = given * _SHARED > len(names) * seen.kinds[_OBJECT]
+        if numbered or (len(names) >= _MANY_KEYS and not shared):  # keys are values rather than names of fields
             value = self.type(seen.values_of_fields(), f"{path}.*")
             self.reasons.pop(f"{path}.*", None)
             if value == JSON:
@@ -202,15 +202,6 @@ class _Inference:
         if len({name.lower() for name in names}) < len(names) or not all(name.strip() for name in names):
             return self._json(path, "its names are empty, or differ only in upper and lower case")
         return pa.struct([(name, self.type(each, f"{path}.{name}")) for name, each in seen.fields.items()])
-
-
-def _has_open_keys(seen: _Seen) -> bool:
-    """Whether keys are values rather than names of fields: numbers or dates, or so many that few are in each object."""
-    names = len(seen.fields)
-    if names > 1 and all(map(_NUMBERED.fullmatch, seen.fields)):
-        return True
-    given = sum(each.kinds.total() for each in seen.fields.values())
-    return names >= _MANY_KEYS and given * _SHARED <= names * seen.kinds[_OBJECT]
 
 
 def _type_of_strings(strings: set[str] | None) -> pa.DataType:
@@ -330,9 +321,7 @@ def first_records(view: SourceView, options: Mapping[str, Any]) -> list[SampledR
 def sample_of(records: Iterable[SampledRecord]) -> Sample:
     """These records, without those that no schema could decode."""
     listed = list(records)
-    probe = JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)), max_record_bytes=2**30)
-    kept = probe.decode(pa.array([each.value for each in listed], pa.binary())).kept
-    return Sample(tuple(listed[at] for at in kept))
+    return Sample(tuple(listed[at] for at in objects_in(pa.array([each.value for each in listed], pa.binary()))))
 
 
 def _parsed(value: bytes) -> dict[str, Any] | None:

@@ -32,9 +32,21 @@ from landonce.read.convert.rules import (
 )
 from landonce.read.formats import Collected, Decoded, Decoder, Format, Indexes, RecordTypes
 from landonce.read.formats.json.explain import BEYOND_DOUBLE
-from landonce.read.schema.fields import JSON, KEY, VALUE, ConversionRule, Field, Schema, folded, landed, spelled
-from landonce.read.schema.texts import is_textual, mask_of
-from landonce.read.schema.values import Fault, fit, from_plain, lifted, settle_value, unless
+from landonce.read.schema.fields import (
+    JSON,
+    KEY,
+    VALUE,
+    ConversionRule,
+    Field,
+    Schema,
+    folded,
+    inside_path,
+    landed,
+    parts,
+    spelled,
+)
+from landonce.read.schema.texts import is_textual, true_in
+from landonce.read.schema.values import Fault, add_reasons, fit, from_plain, lifted, settle_value, unless
 
 _ROWS = 32_768
 _SAMPLE = 256
@@ -79,7 +91,7 @@ class Conversions:
 
     def mistakes(self, schema: Schema) -> Iterator[str]:
         """What the file says of fields that these records do not have, or cannot have."""
-        places = [place for each in schema.fields for place in _places(each.type, each.name)]
+        places = [place for each in schema.fields for place in _places(each)]
         for name, rule in self.fields:
             mine = [type_ for path, type_ in places if _leads_to(*(folded(x, schema.fold_case) for x in (name, path)))]
             if not mine:
@@ -97,27 +109,14 @@ def _leads_to(name: str, path: str) -> bool:
     return path == name or path.startswith((f"{name}.", f"{name}[]"))
 
 
-def _places(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+def _parts(field: Field) -> list[tuple[str, pa.DataType]]:
+    """The field and every part of it, by its path."""
+    return list(parts(field.type, field.name, of_map="[]"))
+
+
+def _places(field: Field) -> list[tuple[str, pa.DataType]]:
     """Every place of a field that holds a value of its own."""
-    if pt.is_struct(type_):
-        for child in type_:
-            yield from _places(child.type, f"{path}.{child.name}")
-    elif pt.is_list(type_) or pt.is_map(type_):
-        yield from _places(type_.item_type if pt.is_map(type_) else type_.value_type, f"{path}[]")
-    else:
-        yield path, type_
-
-
-def _containers(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    """Every place of a field that holds other places."""
-    if not pt.is_nested(type_):
-        return
-    yield path, type_
-    if pt.is_struct(type_):
-        for child in type_:
-            yield from _containers(child.type, f"{path}.{child.name}")
-    else:
-        yield from _containers(type_.item_type if pt.is_map(type_) else type_.value_type, f"{path}[]")
+    return [(path, type_) for path, type_ in _parts(field) if not pt.is_nested(type_)]
 
 
 def _ruled(limits: Field, type_: pa.DataType, path: str, leaves: Leaves) -> Field:
@@ -151,7 +150,7 @@ class Fitted(Format):
         leaves = {
             path: (type_, rule)
             for field in schema.fields
-            for path, type_ in _places(field.type, field.name)
+            for path, type_ in _places(field)
             if is_convertible(type_) and (rule := self.conversions.of(path, schema.fold_case)) is not None
             if not (self.inner.written == pa.string() and path != field.name)  # JSON in a line of text is strict
         }
@@ -226,7 +225,8 @@ class FitDecoder:
                 f"field {path!r} should be {spelled(type_)} "
             )
             for field in schema.fields
-            for path, type_ in _containers(field.type, field.name)
+            for path, type_ in _parts(field)
+            if pt.is_nested(type_)
         }
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
@@ -257,17 +257,19 @@ class FitDecoder:
         self, found: Collected, rows: Indexes, values: pa.BinaryArray, wires: Wires, *, learn: bool = False
     ) -> Indexes:
         """Decodes these records. What does not suit a guess is returned; what is not exact, rejected."""
-        refused, unfit = self._tried(found, rows, values, wires, learn=learn)
-        refused |= unfit
+        refused = self._tried(found, rows, values, wires, learn=learn)
         if wires is self._exact:
-            self._reject(found, rows, refused)
+            for at, reason in refused.items():  # in the words of the table: the decoder was asked for other types
+                words = ((asked, own) for asked, own in self._words.items() if reason.startswith(asked))
+                asked, own = next(words, ("", ""))
+                found.reject(int(rows[at]), reason.reworded(own + reason.removeprefix(asked)) if asked else reason)
             return rows[:0]
         return rows[list(refused)]
 
     def _tried(
         self, found: Collected, rows: Indexes, values: pa.BinaryArray, wires: Wires, *, learn: bool = False
-    ) -> tuple[dict[int, Reason], dict[int, Reason]]:
-        """Decodes these records in one way, and keeps what it takes. Also returns what the format refuses, and what a rule refuses."""
+    ) -> dict[int, Reason]:
+        """Decodes these records in one way, and keeps what it takes. Returns what the format or a rule refuses."""
         whole = int(rows[-1]) - int(rows[0]) + 1 == len(rows)
         mine = values.slice(int(rows[0]), len(rows)) if whole else values.take(pa.array(rows))
         decoded = self._decoder(wires).decode(mine)
@@ -277,18 +279,7 @@ class FitDecoder:
         if reasons:
             columns = [each.filter(pa.array(good)) for each in columns]
         found.keep(rows[decoded.kept[good]], columns)
-        return dict(decoded.rejects), {int(decoded.kept[at]): reason for at, reason in reasons.items()}
-
-    def _reject(self, found: Collected, rows: Indexes, reasons: Mapping[int, Reason]) -> None:
-        for at, reason in reasons.items():
-            found.reject(int(rows[at]), self._in_own_words(reason))
-
-    def _in_own_words(self, reason: Reason) -> Reason:
-        """The format's decoder was asked for other types than those of the table."""
-        for asked, own in self._words.items():
-            if reason.startswith(asked):
-                return reason.reworded(own + reason.removeprefix(asked))
-        return reason
+        return dict(decoded.rejects) | {int(decoded.kept[at]): reason for at, reason in reasons.items()}
 
     def _groups(self, values: pa.BinaryArray) -> Iterator[tuple[Wires | None, Indexes]]:
         """Records that are read with the same wires. None: records of too many sorts."""
@@ -314,7 +305,7 @@ class FitDecoder:
         found = np.full(len(values), _KINDS.index(likely), np.int64)
         for kind in reversed(tested):
             looks = pc.match_substring_regex(values, pattern=before + _LOOKS[kind], ignore_case=self._schema.fold_case)
-            found[mask_of(pc.fill_null(looks, False))] = _KINDS.index(kind)
+            found[true_in(looks)] = _KINDS.index(kind)
         return found
 
     def _decoder(self, wires: Wires) -> Decoder:
@@ -329,7 +320,7 @@ class FitDecoder:
 
     def _asked(self, field: Field, wires: Wires) -> Field:
         if self._is_own(field, wires):
-            strict = not any(path in wires for path, _ in _places(field.type, field.name))
+            strict = not any(path in wires for path, _ in _places(field))
             return field if strict else replace(field, scale=None)
         type_ = _loose(field.type, field.name, self._leaves, wires)
         return Field(field.name, type_, aliases=field.aliases, inner_aliases=field.inner_aliases, rule=ConversionRule())
@@ -337,7 +328,7 @@ class FitDecoder:
     @staticmethod
     def _is_own(field: Field, wires: Wires) -> bool:
         """Whether the format's decoder makes the field as it is."""
-        return all(wires.get(path, ReadAs.OWN) is ReadAs.OWN for path, _ in _places(field.type, field.name))
+        return all(wires.get(path, ReadAs.OWN) is ReadAs.OWN for path, _ in _places(field))
 
     # What becomes of its columns.
 
@@ -350,9 +341,7 @@ class FitDecoder:
             if not self._is_own(field, wires):
                 column, faults = self._place(column, field.type, field.name, field, wires, learn)
                 column, limits = fit(column, field)
-                for fault in (*faults, *limits):
-                    for row in np.flatnonzero(fault.rows):
-                        reasons.setdefault(int(row), fault.reason(field.name))
+                add_reasons(reasons, (*faults, *limits), field.name)
             columns.append(column)
         self._sampled = self._sampled or learn
         return columns, reasons
@@ -381,8 +370,14 @@ class FitDecoder:
             if is_map:
                 return pa.MapArray.from_arrays(array.offsets, array.keys, column, type=landed(type_), mask=mask), faults
             return pa.ListArray.from_arrays(array.offsets, column, type=landed(type_), mask=mask), faults
-        if path not in self._leaves:
-            return _strict_json(array, field) if type_ == JSON else (array, [])
+        if path not in self._leaves and type_ != JSON:
+            return array, []
+        if (
+            path not in self._leaves
+        ):  # JSON text beside values that are converted: no rule allows it to be a number that no double holds
+            number = pc.match_substring_regex(array, pattern=r"\A-?[0-9]")
+            large = pc.is_inf(pc.if_else(number, array, pa.scalar(None, pa.string())).cast(pa.float64()))
+            return settle_value(array, pa.string(), field)[0], unless(pc.invert(large), BEYOND_DOUBLE)
         _, rule = self._leaves[path]
         found_values = _values(array, type_, rule, wires[path])
         if learn:
@@ -407,22 +402,18 @@ class FitDecoder:
 
 def _loose(type_: pa.DataType, path: str, leaves: Mapping[str, object], wires: Wires) -> pa.DataType:
     """The type with every place as its wire. Nothing in it is required: limits are checked after the conversion."""
+
+    def inner(each: pa.Field) -> pa.DataType:
+        return _loose(each.type, inside_path(type_, path, each.name, "[]"), leaves, wires)
+
     if pt.is_struct(type_):
-        parts = [(each.name, _loose(each.type, f"{path}.{each.name}", leaves, wires)) for each in type_]
-        return pa.struct(parts)
+        return pa.struct([(each.name, inner(each)) for each in type_])
     if pt.is_list(type_):
-        return pa.list_(_loose(type_.value_type, f"{path}[]", leaves, wires))
+        return pa.list_(inner(type_.value_field))
     if pt.is_map(type_):
-        return pa.map_(type_.key_type, _loose(type_.item_type, f"{path}[]", leaves, wires))
+        return pa.map_(type_.key_type, inner(type_.item_field))
     asked = {ReadAs.STRING: pa.string(), ReadAs.LINE: pa.string(), ReadAs.INTEGER: pa.int64(), ReadAs.WRITTEN: JSON}
     return asked.get(wires[path], type_) if path in leaves else type_
-
-
-def _strict_json(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
-    """JSON text beside values that are converted: no rule allows it to be a number that no double holds."""
-    number = pc.match_substring_regex(text, pattern=r"\A-?[0-9]")
-    large = pc.is_inf(pc.if_else(number, text, pa.scalar(None, pa.string())).cast(pa.float64()))
-    return settle_value(text, pa.string(), field)[0], unless(pc.invert(large), BEYOND_DOUBLE)
 
 
 def _own_kinds(type_: pa.DataType) -> set[JsonKind]:

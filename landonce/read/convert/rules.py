@@ -33,6 +33,8 @@ from landonce.read.schema.texts import (
     from_ticks,
     is_textual,
     mask_of,
+    matching,
+    true_in,
 )
 from landonce.read.schema.values import NOT_FINITE, VANISHES, ZERO, Fault, not_valid, unfitting
 
@@ -97,7 +99,7 @@ def is_convertible(type_: pa.DataType) -> bool:
 
 def from_written(text: pa.StringArray, type_: pa.DataType, rule: ConversionRule) -> ConvertedColumn:
     """From JSON values as they are written; a null is a null."""
-    quoted = mask_of(pc.fill_null(pc.starts_with(text, pattern='"'), False))
+    quoted = true_in(pc.starts_with(text, pattern='"'))
     strings, literals = np.flatnonzero(quoted), np.flatnonzero(~quoted & mask_of(text.is_valid()))
     pieces = [
         (strings, from_strings(_unquoted(text.take(pa.array(strings))), type_, rule)),
@@ -127,7 +129,7 @@ def from_integers(numbers: pa.Int64Array, type_: pa.DataType, rule: ConversionRu
     """From JSON integers: times, booleans and strings. A zero becomes no string, because it may be written as -0."""
     if pt.is_string(type_):
         zero = pc.equal(numbers, 0)
-        rows = np.flatnonzero(mask_of(pc.fill_null(zero, False)))
+        rows = np.flatnonzero(true_in(zero))
         return ConvertedColumn(
             numbers.cast(type_), dict.fromkeys(rows.tolist(), Reason("may be written as -0", Code.INEXACT))
         )
@@ -185,7 +187,7 @@ def _fast_from_literals(text: pa.StringArray, type_: pa.DataType, rule: Conversi
     if pt.is_boolean(type_):
         return pa.array([False, True]).take(pc.index_in(text, value_set=pa.array(_BOOLEANS[:2])))
     if pt.is_temporal(type_):
-        return _times(cast_or_null(_matching(text, _PLAIN_INTEGER), pa.int64()), type_, rule)
+        return _times(cast_or_null(matching(text, _PLAIN_INTEGER), pa.int64()), type_, rule)
     if is_textual(type_):
         return pa.nulls(len(text), type_)
     return _numbers(text, type_)
@@ -193,20 +195,16 @@ def _fast_from_literals(text: pa.StringArray, type_: pa.DataType, rule: Conversi
 
 def _numbers(text: pa.StringArray, type_: pa.DataType) -> pa.Array:
     if pt.is_floating(type_):
-        floats = cast_or_null(_matching(text, rf"\A{_NUMBER}\z"), type_)
+        floats = cast_or_null(matching(text, rf"\A{_NUMBER}\z"), type_)
         sure = pc.or_(pc.less(pc.abs(floats), _EXACT_TO[type_]), pc.match_substring_regex(text, pattern="[.eE]"))
         sure = pc.and_(sure, pc.or_(pc.not_equal(floats, 0), pc.match_substring_regex(text, pattern=ZERO)))
         return pc.if_else(pc.and_(pc.is_finite(floats), sure), floats, pa.scalar(None, type_))
     if pt.is_decimal(type_):
-        return decimals(_matching(text, _POSITIONAL), type_)
-    whole = _matching(text, _WHOLE)
+        return decimals(matching(text, _POSITIONAL), type_)
+    whole = matching(text, _WHOLE)
     if pc.any(pc.match_substring(whole, ".")).as_py():
         whole = pc.replace_substring_regex(whole, pattern=_POINT, replacement=r"\1")
     return cast_or_null(whole, type_)
-
-
-def _matching(text: pa.StringArray, pattern: str) -> pa.StringArray:
-    return pc.if_else(pc.match_substring_regex(text, pattern=pattern), text, pa.scalar(None, pa.string()))
 
 
 def _times(numbers: pa.Int64Array, type_: pa.DataType, rule: ConversionRule) -> pa.Array:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +59,21 @@ class Collected:
     def reject(self, row: int, reason: Reason) -> None:
         self.rejects.append(Reject(int(row), reason))
 
-    def screen(self, values: pa.BinaryArray, max_record_bytes: int, *, text: bool = False) -> npt.NDArray[np.bool_]:
-        """Rejects values that are absent, too large, or not UTF-8 where they are `text`; gives which are left."""
+    def settle(self, rows: Indexes, columns: list[pa.Array], reasons: Mapping[int, Reason]) -> None:
+        """Rejects the rows that have a reason, by their place among `rows`, and keeps the others."""
+        for at, reason in reasons.items():
+            self.reject(rows[at], reason)
+        if reasons:
+            good = np.ones(len(rows), np.bool_)
+            good[list(reasons)] = False
+            rows, columns = rows[good], [each.filter(pa.array(good)) for each in columns]
+        self.keep(rows, columns)
+
+    def screen(
+        self, values: pa.BinaryArray, max_record_bytes: int, *, text: bool = False
+    ) -> tuple[Indexes, pa.BinaryArray]:
+        """Rejects values that are absent, too large, or not UTF-8 where they are `text`. Returns the others, and their rows."""
+        values = values.cast(pa.binary())
         lengths = pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
         good: npt.NDArray[np.bool_] = (lengths >= 0) & (lengths <= max_record_bytes)
         for at in np.flatnonzero(~good).tolist():
@@ -70,7 +83,7 @@ class Collected:
             for at in np.flatnonzero(good & unreadable).tolist():
                 self.reject(at, NOT_UTF8)
             good &= ~unreadable
-        return good
+        return np.flatnonzero(good), values if good.all() else values.filter(pa.array(good))
 
     def add(self, decoded: Decoded, rows: Indexes) -> None:
         """Adds the result of decoding some of the inputs: those at ``rows``."""
@@ -118,6 +131,13 @@ class Decoder(Protocol):
 class Format(ABC):
     """How the values of records hold their fields. Picklable, hashable, and its repr hides secrets."""
 
+    has_fields: ClassVar[bool] = True
+    """Whether records have fields at all."""
+    marks_nulls: ClassVar[bool] = False
+    """Whether its schemas say which fields may be null."""
+    is_text: ClassVar[bool] = False
+    """Whether what is no struct is the text of the bytes: a number in a key is its digits."""
+
     @abstractmethod
     def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
         """Raises `ValueError` or `TypeError` if no record of this format can become these fields."""
@@ -141,18 +161,8 @@ class Format(ABC):
         return None
 
     @property
-    def has_fields(self) -> bool:
-        """Whether records have fields at all."""
-        return True
-
-    @property
     def has_types(self) -> bool:
         """Whether schemas say what records are: their types have names, and may mark the fields of the key."""
-        return False
-
-    @property
-    def marks_nulls(self) -> bool:
-        """Whether its schemas say which fields may be null."""
         return False
 
     def examples(self, values: pa.BinaryArray) -> list[bytes]:
@@ -180,11 +190,6 @@ class Format(ABC):
     def for_keys(self) -> Format:
         """The same format for keys: a key of one field may be that value alone."""
         return self
-
-    @property
-    def is_text(self) -> bool:
-        """Whether what is no struct is the text of the bytes: a number in a key is its digits."""
-        return False
 
     def alone(self) -> Format | None:
         """The same format for values that are the only field of a schema, and have no name. None: its values have fields."""

@@ -9,9 +9,10 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os.path import exists
 from pathlib import Path
@@ -42,7 +43,7 @@ from landonce.protocol.source import Extent, GroupOffsets, SourceView, StartAt, 
 from landonce.tls import TlsKeys, examine, load_certificate, refusal
 
 _PARTITIONS, _RECORDS, _BYTES = 8, 200, 8 * 2**20
-"""How much `sample_size` reads at most."""
+"""How much `record_bytes` reads at most."""
 
 
 def committed(
@@ -153,58 +154,6 @@ def source_error(error: KafkaError, who: str, options: Mapping[str, Any]) -> Sou
     return SourceUnavailable(f"{who}: {error.str()}")
 
 
-def sample_size(ranges: tuple[Range, ...], options: Mapping[str, Any], *, seconds: float = 1.0) -> float | None:
-    """The mean size of the first records of some of these ranges; None if none came in time.
-
-    It only helps to choose the size of the first batch, so every error here means None: reading the batch itself
-    reports it.
-    """
-    longest = sorted(ranges, key=lambda each: each.span, reverse=True)[:_PARTITIONS]
-    try:
-        consumer = Consumer({**options, "queued.max.messages.kbytes": 1024}, logger=None)
-    except KafkaException:
-        return None
-    count = size = 0
-    ended: set[tuple[str | None, int | None]] = set()
-    until = time.monotonic() + seconds
-    try:
-        consumer.assign([TopicPartition(each.partition.topic, each.partition.number, each.first) for each in longest])
-        while count < _RECORDS and size < _BYTES and len(ended) < len(longest) and time.monotonic() < until:
-            for message in consumer.consume(50, timeout=0.05):
-                error = message.error()
-                if error is None:
-                    count, size = count + 1, size + len(message.value() or b"")
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    ended.add((message.topic(), message.partition()))
-    except KafkaException:
-        return None
-    finally:
-        consumer.close()
-    return size / count if count else None
-
-
-def first_times(
-    positions: Mapping[Partition, int], options: Mapping[str, Any], *, seconds: float
-) -> dict[Partition, int]:
-    """One timestamp for each partition, for people: what does not come in time is left out."""
-    found: dict[Partition, int] = {}
-    try:
-        consumer = Consumer({**options, "queued.max.messages.kbytes": 1024}, logger=None)
-        try:
-            consumer.assign([TopicPartition(each.topic, each.number, at) for each, at in positions.items()])
-            until = time.monotonic() + seconds
-            while found.keys() != positions.keys() and time.monotonic() < until:
-                for message in consumer.consume(50, timeout=0.05):
-                    where = Partition(str(message.topic()), int(message.partition() or 0))
-                    if message.error() is None and where not in found:
-                        found[where] = message.timestamp()[1]
-        finally:
-            consumer.close()
-    except KafkaException:
-        return found
-    return found
-
-
 T = TypeVar("T")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PATIENCE = 10.0
@@ -274,9 +223,29 @@ class Broker:
         """The id of each of these topics. No two topics ever have the same one."""
         return {topic: str(info.topic_id) for topic, info in self._describe(tuple(topics)).items()}
 
-    def record_bytes(self, ranges: tuple[Range, ...]) -> float | None:
-        """The mean size of the next records of these ranges, if it is quickly known."""
-        return sample_size(ranges, consumer_options(self._servers, self._options, "peek"))
+    def record_bytes(self, ranges: tuple[Range, ...], *, seconds: float = 1.0) -> float | None:
+        """The mean size of the first records of some of these ranges; None if none came in time.
+
+        It only helps to choose the size of the first batch, so every error here means None: reading the batch itself
+        reports it.
+        """
+        longest = sorted(ranges, key=lambda each: each.span, reverse=True)[:_PARTITIONS]
+        count = size = 0
+        ended: set[tuple[str | None, int | None]] = set()
+        try:
+            places = [TopicPartition(each.partition.topic, each.partition.number, each.first) for each in longest]
+            with self._peeking(places) as consumer:
+                until = time.monotonic() + seconds
+                while count < _RECORDS and size < _BYTES and len(ended) < len(longest) and time.monotonic() < until:
+                    for message in consumer.consume(50, timeout=0.05):
+                        error = message.error()
+                        if error is None:
+                            count, size = count + 1, size + len(message.value() or b"")
+                        elif error.code() == KafkaError._PARTITION_EOF:
+                            ended.add((message.topic(), message.partition()))
+        except KafkaException:
+            return None
+        return size / count if count else None
 
     def begins(self, view: SourceView, start: StartAt) -> SourceView:
         """The same view, with where a pipeline without a position begins. Raises `StartRefused` if it cannot begin there."""
@@ -303,8 +272,29 @@ class Broker:
         return GroupOffsets(members, offsets, {each: text for each, (_, text) in found.items() if text})
 
     def first_times(self, positions: Mapping[Partition, int], *, seconds: float = 3.0) -> dict[Partition, int]:
-        """The timestamps (milliseconds) of the records at these offsets, or of the next ones, as far as they come in time."""
-        return first_times(positions, consumer_options(self._servers, self._options, "peek"), seconds=seconds)
+        """The timestamps (milliseconds) of the records at these offsets, or of the next ones, as far as they come in time: for people."""
+        found: dict[Partition, int] = {}
+        with suppress(KafkaException):
+            places = [TopicPartition(each.topic, each.number, at) for each, at in positions.items()]
+            with self._peeking(places) as consumer:
+                until = time.monotonic() + seconds
+                while found.keys() != positions.keys() and time.monotonic() < until:
+                    for message in consumer.consume(50, timeout=0.05):
+                        where = Partition(str(message.topic()), int(message.partition() or 0))
+                        if message.error() is None:
+                            found.setdefault(where, message.timestamp()[1])
+        return found
+
+    @contextmanager
+    def _peeking(self, places: list[TopicPartition]) -> Iterator[Consumer]:
+        """A consumer that reads on from these offsets, and fetches little ahead."""
+        options = consumer_options(self._servers, self._options, "peek")
+        consumer = Consumer({**options, "queued.max.messages.kbytes": 1024}, logger=None)
+        try:
+            consumer.assign(places)
+            yield consumer
+        finally:
+            consumer.close()
 
     def since(self, partitions: Iterable[Partition], moment: int) -> dict[Partition, int]:
         """The first offset of each partition with a timestamp of this moment (milliseconds) or later, where there is one."""
@@ -450,8 +440,11 @@ def require_same(topics: Mapping[str, str], options: Mapping[str, Any]) -> None:
     known = {topic: topic_id for topic, topic_id in topics.items() if topic_id not in _NONE}
     if not known:
         return
+    key = (os.getpid(), *sorted((name, str(value)) for name, value in options.items()))
     try:
-        found = _broker(options).topic_ids(known)
+        if key not in _brokers:
+            _brokers[key] = Broker(str(options["bootstrap.servers"]), options)
+        found = _brokers[key].topic_ids(known)
     except TopicMissing as error:
         raise SourceUnavailable(error.what) from None
     for topic, topic_id in known.items():
@@ -462,13 +455,6 @@ def require_same(topics: Mapping[str, str], options: Mapping[str, Any]) -> None:
                 safe="The records that were read are discarded, and no row of them was written. The position did not move.",
                 command="landonce state rebase {file} --drop-pending",
             )
-
-
-def _broker(options: Mapping[str, Any]) -> Broker:
-    key = (os.getpid(), *sorted((name, str(value)) for name, value in options.items()))
-    if key not in _brokers:
-        _brokers[key] = Broker(str(options["bootstrap.servers"]), options)
-    return _brokers[key]
 
 
 _WHERE = re.compile(r"ssl://\[?([^\s/]+?)\]?:(\d+)/")
@@ -514,14 +500,9 @@ def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
         tls.load_verify_locations(named["ssl.ca.location"])
     else:
         tls.load_default_certs()
-    certificate, key = (_pem(named, f"ssl.{each}") for each in ("certificate", "key"))
+    files = {each: named.get(f"ssl.{each}.location") for each in ("certificate", "key")}
+    texts = (named.get(f"ssl.{each}.pem") or (Path(file).read_text() if file else "") for each, file in files.items())
+    certificate, key = texts
     if certificate and key:
         load_certificate(tls, f"{certificate}\n{key}", named.get("ssl.key.password", ""))
     return tls
-
-
-def _pem(named: Mapping[str, str], option: str) -> str:
-    if f"{option}.pem" in named:
-        return named[f"{option}.pem"]
-    place = named.get(f"{option}.location")
-    return Path(place).read_text() if place else ""

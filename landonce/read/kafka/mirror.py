@@ -91,7 +91,8 @@ class Mirror:
         checked = False
         while (positions := self._taken()) is not None:
             try:
-                if not checked and (others := self._others(positions)):
+                held = {} if checked else committed_with(self.group, positions, self._options, timeout=_PATIENCE)
+                if others := foreign({partition: text for partition, (_, text) in held.items()}):
                     self._give_up(f"it holds offsets of {others[0]} that landonce did not commit: a consumer uses it")
                     break
                 checked = True
@@ -118,10 +119,6 @@ class Mirror:
         with self._changed:
             self._next, self._failed, self._busy, self._working = {}, {}, False, False
             self._changed.notify_all()
-
-    def _others(self, positions: Mapping[Partition, int]) -> tuple[Partition, ...]:
-        found = committed_with(self.group, positions, self._options, timeout=_PATIENCE)
-        return foreign({partition: text for partition, (_, text) in found.items()})
 
     def _taken(self) -> dict[Partition, int] | None:
         """What is to be copied next; None at the end."""

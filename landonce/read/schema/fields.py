@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal
@@ -325,17 +325,43 @@ _WORDS = {
 }
 
 
+def children(type_: pa.DataType) -> list[pa.Field]:
+    """What is directly inside a type: the fields of a struct, the element of a list, the value of a map."""
+    if pt.is_list(type_):
+        return [type_.value_field.with_name(ELEMENT)]
+    if pt.is_map(type_):
+        return [type_.item_field.with_name(VALUE)]
+    return list(type_) if pt.is_struct(type_) else []
+
+
+def with_children(type_: pa.DataType, change: Callable[[str, pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with other types inside. `change` gets the name of each child and its type."""
+    if pt.is_list(type_):
+        return pa.list_(type_.value_field.with_type(change(ELEMENT, type_.value_type)))
+    if pt.is_map(type_):
+        return pa.map_(type_.key_type, type_.item_field.with_type(change(VALUE, type_.item_type)))
+    if pt.is_struct(type_):
+        return pa.struct([each.with_type(change(each.name, each.type)) for each in type_])
+    return type_
+
+
+def parts(type_: pa.DataType, path: str, *, of_map: str = ".*") -> Iterator[tuple[str, pa.DataType]]:
+    """The field and every part of it, by its path: `a.b` in an object, `a[]` in an array, `a.*` in a map."""
+    yield path, type_
+    for each in children(type_):
+        yield from parts(each.type, inside_path(type_, path, each.name, of_map), of_map=of_map)
+
+
+def inside_path(type_: pa.DataType, path: str, name: str, of_map: str = ".*") -> str:
+    """The path of a child of the type that is at `path`."""
+    if pt.is_struct(type_):
+        return f"{path}.{name}"
+    return path + (of_map if pt.is_map(type_) else "[]")
+
+
 def landed(type_: pa.DataType) -> pa.DataType:
     """The type of the column for a field of this type: `JSON` is a string there, at every depth."""
-    if type_ == JSON:
-        return pa.string()
-    if pt.is_list(type_):
-        return pa.list_(type_.value_field.with_type(landed(type_.value_type)))
-    if pt.is_struct(type_):
-        return pa.struct([each.with_type(landed(each.type)) for each in type_])
-    if pt.is_map(type_):
-        return pa.map_(type_.key_type, type_.item_field.with_type(landed(type_.item_type)))
-    return type_
+    return pa.string() if type_ == JSON else with_children(type_, lambda _, each: landed(each))
 
 
 _NOTE = "landonce: JSON text"
@@ -382,27 +408,16 @@ def as_declared(type_: pa.DataType, declared: pa.DataType, *, required: bool = F
 def _json_paths(type_: pa.DataType, into_structs: bool) -> Iterator[Path]:
     if type_ == JSON:
         yield ()
-    elif pt.is_list(type_):
-        yield from ((ELEMENT, *path) for path in _json_paths(type_.value_type, into_structs))
-    elif pt.is_map(type_):
-        yield from ((VALUE, *path) for path in _json_paths(type_.item_type, into_structs))
-    elif pt.is_struct(type_) and into_structs:
-        yield from ((each.name, *path) for each in type_ for path in _json_paths(each.type, into_structs))
+    elif into_structs or not pt.is_struct(type_):
+        for each in children(type_):
+            yield from ((each.name, *path) for path in _json_paths(each.type, into_structs))
 
 
 def _put_json(type_: pa.DataType, path: Sequence[str]) -> pa.DataType:
     """The type with JSON at this path, if there is a string."""
     if not path:
         return JSON if pt.is_string(type_) else type_
-    if pt.is_list(type_) and path[0] == ELEMENT:
-        return pa.list_(type_.value_field.with_type(_put_json(type_.value_type, path[1:])))
-    if pt.is_map(type_) and path[0] == VALUE:
-        return pa.map_(type_.key_type, type_.item_field.with_type(_put_json(type_.item_type, path[1:])))
-    if pt.is_struct(type_):
-        return pa.struct(
-            [each.with_type(_put_json(each.type, path[1:])) if each.name == path[0] else each for each in type_]
-        )
-    return type_
+    return with_children(type_, lambda name, each: _put_json(each, path[1:]) if name == path[0] else each)
 
 
 def spelled(type_: pa.DataType) -> str:
@@ -431,16 +446,11 @@ def is_uuid(type_: pa.DataType) -> bool:
 def _place(
     name: str, type_: pa.DataType, nullable: bool, aliases: Names, path: Path, inner: dict[Path, Names]
 ) -> Place:
-    if pt.is_struct(type_):
-        children = [(child.name, child.type, child.nullable) for child in type_]
-    elif pt.is_list(type_):
-        children = [(ELEMENT, type_.value_type, type_.value_field.nullable)]
-    elif pt.is_map(type_):
-        children = [(VALUE, type_.item_type, type_.item_field.nullable)]
-    else:
-        children = []
-    inside = tuple(_place(*child, inner.get((*path, child[0]), ()), (*path, child[0]), inner) for child in children)
-    return Place(name, type_, nullable, aliases or (name,), inside)
+    inside = [
+        _place(each.name, each.type, each.nullable, inner.get((*path, each.name), ()), (*path, each.name), inner)
+        for each in children(type_)
+    ]
+    return Place(name, type_, nullable, aliases or (name,), tuple(inside))
 
 
 def _no_name_twice(places: tuple[Place, ...], fold_case: bool, path: str) -> None:
@@ -523,27 +533,4 @@ def text_at(type_: pa.DataType, path: str, places: Collection[str]) -> pa.DataTy
     """The type of what is at `path`, with text at these places."""
     if path in places:
         return text_type(type_)
-    made = [text_at(each, inner, places) for inner, each in _inside(type_, path)]
-    if pt.is_list(type_):
-        return pa.list_(type_.value_field.with_type(made[0]))
-    if pt.is_map(type_):
-        return pa.map_(type_.key_type, type_.item_field.with_type(made[0]))
-    if pt.is_struct(type_):
-        return pa.struct([each.with_type(inner) for each, inner in zip(type_, made, strict=True)])
-    return type_
-
-
-def _inside(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    if pt.is_list(type_):
-        yield f"{path}[]", type_.value_type
-    elif pt.is_map(type_):
-        yield f"{path}.*", type_.item_type
-    elif pt.is_struct(type_):
-        yield from ((f"{path}.{each.name}", each.type) for each in type_)
-
-
-def parts(type_: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    """The field and every part of it, by its path."""
-    yield path, type_
-    for inner, each in _inside(type_, path):
-        yield from parts(each, inner)
+    return with_children(type_, lambda name, each: text_at(each, inside_path(type_, path, name), places))

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -27,7 +28,7 @@ from urllib.parse import quote, unquote, urlsplit
 from landonce import tls
 from landonce.config.formats import SchemaRegistry
 from landonce.config.secrets import remember
-from landonce.errors import CertificateRefused, ConfigError, RegistryRefused, RegistryUnavailable
+from landonce.errors import ConfigError, RegistryRefused, RegistryUnavailable
 
 _WHO = "the schema registry"
 _KEYS = tls.TlsKeys("`ca_cert` of the registry", "`client_cert` and `client_key` of the registry")
@@ -106,7 +107,11 @@ def registry_at(
         raise _bad_url("must begin with http:// or https://")
     if not parts.hostname:
         raise _bad_url("names no host")
-    if not _is_host(parts.hostname):
+    try:
+        exists = _UNWRITABLE.search(parts.hostname.encode("idna").decode()) is None
+    except UnicodeError:
+        exists = False
+    if not exists:
         raise _bad_url("names a host that cannot exist")
     if _UNWRITABLE.search(parts.path):
         raise _bad_url("has a path with spaces or other characters that must be percent-encoded")
@@ -129,13 +134,6 @@ def registry_at(
     if parts.scheme == "https":
         _context(made)
     return made
-
-
-def _is_host(name: str) -> bool:
-    try:
-        return _UNWRITABLE.search(name.encode("idna").decode()) is None
-    except UnicodeError:
-        return False
 
 
 def registry_of(section: SchemaRegistry) -> Registry:
@@ -191,8 +189,11 @@ def _awaited(registry: Registry, path: str) -> Registered:
     try:
         return _resolved(registry, path)
     except UnknownSchema:
-        if not _may_wait():
-            raise
+        with _lock:
+            now = time.monotonic()
+            if len(_waits) == _MOST_WAITS and now - _waits[0] < 60:
+                raise
+            _waits.append(now)
     for pause in _UNKNOWN_PAUSES:
         time.sleep(pause)
         with suppress(UnknownSchema):
@@ -200,21 +201,15 @@ def _awaited(registry: Registry, path: str) -> Registered:
     raise UnknownSchema
 
 
-def _may_wait() -> bool:
-    with _lock:
-        now = time.monotonic()
-        if len(_waits) == _MOST_WAITS and now - _waits[0] < 60:
-            return False
-        _waits.append(now)
-        return True
-
-
 def _resolved(registry: Registry, path: str) -> Registered:
     """A schema with everything that it refers to."""
     answer = _ask(registry, path)
     names: dict[str, str] = {}
     _collect(registry, answer, names, ())
-    return Registered(_kind(registry, answer), _text(registry, answer), tuple(names.items()))
+    kind = answer.get("schemaType") or "AVRO"
+    if kind not in ("AVRO", "PROTOBUF", "JSON"):
+        raise _strange(registry, "a schema of an unknown kind")
+    return Registered(kind, _text(registry, answer), tuple(names.items()))
 
 
 def _collect(registry: Registry, answer: Mapping[str, Any], names: dict[str, str], above: tuple[str, ...]) -> None:
@@ -237,13 +232,6 @@ def _collect(registry: Registry, answer: Mapping[str, Any], names: dict[str, str
         names[name] = _text(registry, found)
 
 
-def _kind(registry: Registry, answer: Mapping[str, Any]) -> str:
-    kind = answer.get("schemaType") or "AVRO"
-    if kind not in ("AVRO", "PROTOBUF", "JSON"):
-        raise _strange(registry, "a schema of an unknown kind")
-    return str(kind)
-
-
 def _text(registry: Registry, answer: Mapping[str, Any]) -> str:
     text = answer.get("schema")
     if not isinstance(text, str):
@@ -260,22 +248,15 @@ def _ask(registry: Registry, path: str) -> Mapping[str, Any]:
             if status < 500 and status not in (408, 429):
                 return _judged(registry, status, data)
         except (OSError, HTTPException) as error:
-            if (refused := _certificate_refusal(registry, error)) is not None:
-                raise refused from None
+            if registry.scheme == "https":
+                again = partial(tls.examine, registry.host, registry.port, _context(registry))
+                refused = tls.refusal(error, f"{_WHO} {registry}", registry.host, _KEYS, again)
+                if refused is not None:
+                    raise refused from None
             problem = f"did not answer ({type(error).__name__})"
         if pause is not None:
             time.sleep(pause)
     raise RegistryUnavailable(f"the schema registry {registry} {problem}.")
-
-
-def _certificate_refusal(registry: Registry, error: Exception) -> CertificateRefused | None:
-    if registry.scheme != "https":
-        return None
-
-    def again() -> ssl.SSLError | None:
-        return tls.examine(registry.host, registry.port, _context(registry))
-
-    return tls.refusal(error, f"{_WHO} {registry}", registry.host, _KEYS, again)
 
 
 def _judged(registry: Registry, status: int, data: bytes) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.read.schema.fields import is_uuid
+from landonce.read.schema.fields import is_uuid, with_children
 
 UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _ZONE = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
@@ -90,6 +90,11 @@ def _piece(array: pa.Array, at: int, step: int) -> pa.Array:
     return piece.take(pa.array(np.arange(len(piece)))) if pt.is_nested(array.type) else piece
 
 
+def matching(text: pa.StringArray, pattern: str) -> pa.StringArray:
+    """The values that are written like this; null for all others."""
+    return pc.if_else(pc.match_substring_regex(text, pattern=pattern), text, pa.scalar(None, pa.string()))
+
+
 def decimals(text: pa.Array, type_: pa.DataType) -> pa.Array:
     """Digits with an optional point as decimals, without loss; null if the type does not hold them. Arrow lets more digits wrap around."""
     whole, parts = type_.precision - type_.scale, type_.scale
@@ -152,7 +157,12 @@ def as_text(array: pa.Array) -> pa.Array:
     """Dates, times and UUIDs as the text that `from_text` reads: ISO 8601, with the digits of the type after the second. Null beyond the
     years 1 to 9999."""
     if is_uuid(array.type):
-        return _uuid_text(array)
+        storage = array.storage
+        digits = np.frombuffer(b"".join(each or bytes(16) for each in storage.to_pylist()).hex().encode(), np.uint8)
+        letters = np.full((len(array), 36), ord("-"), np.uint8)
+        letters[:, _HEX_OF_UUID] = digits.reshape(-1, 32)
+        made = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(letters)]).cast(pa.binary())
+        return pc.if_else(storage.is_valid(), made.cast(pa.string()), pa.scalar(None, pa.string()))
     text = array.cast(pa.string())
     if pt.is_time(array.type):  # a target may have no place for digits that are all zero
         return pc.replace_substring_regex(text, pattern=r"\.0+$", replacement="")
@@ -163,15 +173,6 @@ def as_text(array: pa.Array) -> pa.Array:
         pc.greater_equal(count, low), pc.less_equal(count, high)
     )  # Arrow writes the wrong year beyond 32767
     return pc.replace_substring(pc.if_else(dated, text, pa.scalar(None, pa.string())), pattern=" ", replacement="T")
-
-
-def _uuid_text(array: pa.Array) -> pa.Array:
-    storage = array.storage
-    digits = np.frombuffer(b"".join(each or bytes(16) for each in storage.to_pylist()).hex().encode(), np.uint8)
-    text = np.full((len(array), 36), ord("-"), np.uint8)
-    text[:, _HEX_OF_UUID] = digits.reshape(-1, 32)
-    made = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(text)]).cast(pa.binary())
-    return pc.if_else(storage.is_valid(), made.cast(pa.string()), pa.scalar(None, pa.string()))
 
 
 def _data(text: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -212,13 +213,7 @@ def _countable(type_: pa.DataType) -> pa.DataType:
     """The type with integers for times that Python cannot hold: it has microseconds."""
     if pt.is_timestamp(type_) and type_.unit == "ns":
         return pa.int64()
-    if pt.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_countable(type_.value_type)))
-    if pt.is_map(type_):
-        return pa.map_(type_.key_type, type_.item_field.with_type(_countable(type_.item_type)))
-    if pt.is_struct(type_):
-        return pa.struct([each.with_type(_countable(each.type)) for each in type_])
-    return type_
+    return with_children(type_, lambda _, each: _countable(each))
 
 
 def _text(scalar: pa.Scalar, type_: pa.DataType) -> str | None:

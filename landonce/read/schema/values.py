@@ -5,6 +5,7 @@ The result of a value never depends on its neighbours. `fit` is for columns that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -27,6 +28,8 @@ from landonce.read.schema.texts import (
     from_ticks,
     is_textual,
     mask_of,
+    matching,
+    true_in,
 )
 
 _INTEGER_KEY, _DECIMAL_KEY, _BOOLEAN_KEY, _FLOAT_KEY = (
@@ -55,6 +58,13 @@ class Fault:
     def reason(self, name: str) -> Reason:
         path = name + self.where
         return missing(path) if self.problem == MISSING else of_field(path, self.problem)
+
+
+def add_reasons(reasons: dict[int, Reason], faults: Iterable[Fault], name: str) -> None:
+    """Adds why each row of this field must not land: the first reason of each row counts."""
+    for fault in faults:
+        for row in np.flatnonzero(fault.rows).tolist():
+            reasons.setdefault(row, fault.reason(name))
 
 
 def unfitting(type_: pa.DataType) -> Reason:
@@ -178,7 +188,7 @@ def unless(fine: pa.Array, problem: Reason) -> list[Fault]:
     """A fault for every row where ``fine`` is false; null is fine, since a missing value has no fault."""
     if pc.all(fine, min_count=0).as_py():
         return []
-    return [Fault(mask_of(pc.invert(fine).fill_null(False)), problem)]
+    return [Fault(true_in(pc.invert(fine)), problem)]
 
 
 def fit(array: pa.Array, field: Field) -> tuple[pa.Array, list[Fault]]:
@@ -293,17 +303,18 @@ def _float_keys(text: pa.Array, type_: pa.DataType) -> pa.Array:
     fine = pc.and_(pc.is_finite(keys), pc.or_(pc.not_equal(keys, 0), pc.match_substring_regex(text, pattern=ZERO)))
     whole = pc.and_(pc.match_substring_regex(text, pattern=_INTEGER_KEY), pc.greater_equal(pc.abs(keys), 2.0**24))
     changed = np.zeros(len(text), np.bool_)
-    for at in np.flatnonzero(mask_of(pc.fill_null(pc.and_(whole, fine), False))).tolist():
+    for at in np.flatnonzero(true_in(pc.and_(whole, fine))).tolist():
         changed[at] = Decimal(text[at].as_py()) != Decimal(keys[at].as_py())
     return pc.if_else(pc.and_(fine, pc.invert(pa.array(changed))), keys, pa.scalar(None, type_))
 
 
-def key_codes(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """A number for each key, the same for equal keys."""
+def repeated(keys: pa.Array, owner: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The places of keys that occur again, later in the same map. `owner`: the number of each key's map."""
     plain = keys.storage if is_uuid(keys.type) else keys
     plain = pc.add(plain, pa.scalar(0.0, plain.type)) if pt.is_floating(plain.type) else plain  # -0.0 is 0.0
     codes = plain.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.asarray(codes.astype(np.int64))
+    order = np.lexsort((codes, owner))
+    return np.asarray(order[:-1][(np.diff(codes[order]) == 0) & (np.diff(owner[order]) == 0)], np.int64)
 
 
 _INTEGER = r"\A[+-]?[0-9]+\z"
@@ -337,15 +348,15 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
         known = pa.array(list(_BOOLEANS), pa.string())
         values = pa.array(list(_BOOLEANS.values())).take(pc.index_in(pc.utf8_lower(text), value_set=known))
     elif pt.is_integer(type_):
-        plain = pc.utf8_ltrim(_written(text, _INTEGER), characters="+")
+        plain = pc.utf8_ltrim(matching(text, _INTEGER), characters="+")
         values = cast_or_null(plain, type_)
         beyond = Reason(f"is out of the range of {spelled(type_)}", Code.OUT_OF_RANGE)
         faults += unless(pc.or_(values.is_valid(), plain.is_null()), beyond)
         text = pc.if_else(plain.is_null(), text, pa.scalar(None, pa.string()))  # the others are judged
     elif pt.is_decimal(type_):
-        values = decimals(_written(text, _FIXED), type_)
+        values = decimals(matching(text, _FIXED), type_)
     else:
-        values = cast_or_null(_written(text, _NUMBER), type_)
+        values = cast_or_null(matching(text, _NUMBER), type_)
         finite = pc.is_finite(values)
         values = pc.if_else(finite, values, pa.scalar(None, type_))
         faults += _inexact(text, values, type_)
@@ -357,9 +368,7 @@ def _typed(text: pa.StringArray, field: Field) -> tuple[pa.Array, list[Fault]]:
 def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> list[Fault]:
     """Integers that became another number. One with a point or an exponent becomes the nearest float, as in JSON."""
     large = pc.greater_equal(pc.abs(values), 2.0**24 if pt.is_float32(type_) else 2.0**53)
-    asked = np.flatnonzero(
-        mask_of(pc.fill_null(pc.and_(large, pc.match_substring_regex(text, pattern=_INTEGER)), False))
-    )
+    asked = np.flatnonzero(true_in(pc.and_(large, pc.match_substring_regex(text, pattern=_INTEGER))))
     found = np.zeros(len(text), np.bool_)
     found[asked] = [Decimal(text[at].as_py()) != Decimal(values[at].as_py()) for at in asked.tolist()]
     if not found.any():
@@ -370,8 +379,3 @@ def _inexact(text: pa.StringArray, values: pa.Array, type_: pa.DataType) -> list
 def _type(field: Field) -> pa.DataType:
     """A number of any size is a JSON text in records, and a plain text here. So is what no column takes."""
     return pa.string() if field.type == JSON and (field.unquoted or not field.is_filled) else field.type
-
-
-def _written(text: pa.StringArray, pattern: str) -> pa.StringArray:
-    """The values that are written like this; null for all others."""
-    return pc.if_else(pc.match_substring_regex(text, pattern=pattern), text, pa.scalar(None, pa.string()))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,7 @@ class Avro(Format):
     """A value that is no record is the only field of the schema."""
     single: bool = False
     """Every value is the only field of the schema, a record, too."""
+    marks_nulls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Raises `BadSchema` for a text that is no schema, so that nothing starts with it."""
@@ -121,10 +122,6 @@ class Avro(Format):
 
     @property
     def has_types(self) -> bool:
-        return True
-
-    @property
-    def marks_nulls(self) -> bool:
         return True
 
     def examples(self, values: pa.BinaryArray) -> list[bytes]:
@@ -277,9 +274,7 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
         found = Collected(self._arrow)
-        values = values.cast(pa.binary())
-        rows = np.flatnonzero(found.screen(values, self._max_record_bytes))
-        records = values if len(rows) == len(values) else values.take(pa.array(rows))
+        rows, records = found.screen(values, self._max_record_bytes)
         for start, stop in blocks(records):
             self._decode_block(found, rows[start:stop], records.slice(start, stop - start))
         return found.result()
@@ -298,16 +293,7 @@ class AvroDecoder:
             _end(cursor)
             if faults.reasons and self._source.framing == "none":
                 _name_forms(faults, made, records, body, start, end)
-            self._collect(found, rows[members], row, faults)
-
-    def _collect(self, found: Collected, rows: Indexes, row: pa.StructArray, faults: Faults) -> None:
-        if faults.reasons:
-            for at, reason in faults.reasons.items():
-                found.reject(rows[at], reason)
-            keep = np.ones(len(rows), np.bool_)
-            keep[list(faults.reasons)] = False
-            rows, row = rows[keep], row.filter(pa.array(keep))
-        found.keep(rows, row.flatten())
+            found.settle(rows[members], row.flatten(), faults.reasons)
 
     def _by_schema(
         self, found: Collected, rows: Indexes, records: pa.BinaryArray, body: Body, start: Longs, end: Longs

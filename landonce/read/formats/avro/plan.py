@@ -49,7 +49,7 @@ from landonce.read.formats.avro.schema import (
 from landonce.read.formats.avro.values import type_of
 from landonce.read.schema.fields import JSON, KEY, VALUE, ConversionRule, Field, Place, Schema, folded, landed, spelled
 from landonce.read.schema.texts import is_textual, json_texts, mask_of
-from landonce.read.schema.values import KEY_TWICE, NULL_INSIDE, key_codes, settle_keys, unfitting
+from landonce.read.schema.values import KEY_TWICE, NULL_INSIDE, repeated, settle_keys, unfitting
 
 _NULL = Primitive("null")
 
@@ -103,8 +103,12 @@ def _plan(writer: Node, reader: Node, to: _Target) -> DecodePlan:
     if isinstance(writer, Record) and isinstance(reader, Record) and _named_alike(writer, reader):
         return _record(writer, reader, to)
     if isinstance(writer, Array) and isinstance(reader, Array):
-        if to.place.positional:
-            return _positions(writer, reader, to)
+        if to.place.positional:  # as the parts of a tuple, as in JSON
+            plans = []
+            for at, place in enumerate(to.place.inside):
+                part = to.child(place, to.field.inside(place.name), f"{to.where}[{at}]")
+                plans.append(_required(_plan(writer.items, reader.items, part), part))
+            return _Positions(tuple(plans), writer, to)
         if not pt.is_list(to.type):
             raise _unfit(reader, to)
         inner = to.child(to.place.inside[0], to.field, f"{to.where}[]")
@@ -126,14 +130,20 @@ def _branch(writer: Node, reader: Node, to: _Target) -> DecodePlan:
 
 def _into_union(writer: Node, reader: Union, to: _Target) -> DecodePlan:
     """The branch of the same type, which equal full names decide; or else the first that the value can be promoted to."""
-    tagged = is_tagged(reader, to.type)
     names = dict(zip(reader.branches, branch_names(reader.branches), strict=True))
+    tags = set(branch_names([each for each in reader.branches if each != _NULL]))
+    # A struct with one field for each type of the union, as in Avro's JSON.
+    tagged = pt.is_struct(to.type) and len(tags) > 1 and all(child.name in tags for child in to.type)
     first: Mismatch | None = None
     for each in _candidates(writer, reader.branches):
         try:
             if not tagged or each == _NULL:
                 return _plan(writer, each, to)
-            return _tag(writer, each, names[each], to)
+            for at, place in enumerate(to.place.inside):
+                if place.name == names[each]:
+                    part = to.child(place, to.field.inside(place.name), inside(to.where, place.name))
+                    return _Tagged(_plan(writer, each, part), at, to.type)
+            raise Mismatch(f"field {to.where!r} is {_spelled(each)}, which {spelled(to.type)} has no field for")
         except Mismatch as error:
             first = first or error
     assert first is not None
@@ -152,20 +162,6 @@ def _candidates(writer: Node, branches: tuple[Node, ...]) -> list[Node]:
             return own
         alike.sort(key=lambda each: not isinstance(each, Named) or writer.name not in each.aliases)
     return [*alike, *(each for each in branches if each not in alike)]
-
-
-def is_tagged(union: Union, type_: pa.DataType) -> bool:
-    """Whether a column is a struct with one field for each type of the union, as in Avro's JSON."""
-    names = set(branch_names([each for each in union.branches if each != _NULL]))
-    return bool(pt.is_struct(type_)) and len(names) > 1 and all(child.name in names for child in type_)
-
-
-def _tag(writer: Node, reader: Node, name: str, to: _Target) -> DecodePlan:
-    for at, each in enumerate(to.place.inside):
-        if each.name == name:
-            part = to.child(each, to.field.inside(name), inside(to.where, name))
-            return _Tagged(_plan(writer, reader, part), at, to.type)
-    raise Mismatch(f"field {to.where!r} is {_spelled(reader)}, which {spelled(to.type)} has no field for")
 
 
 def _named_alike(writer: Node, reader: Node) -> bool:
@@ -196,11 +192,15 @@ def _spelled(node: Node) -> str:
 
 
 # Single values
-
-
 def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> DecodePlan:
     if isinstance(writer, Enum) and isinstance(reader, Enum):
-        return _enum(writer, reader, to)
+        if not _named_alike(writer, reader):
+            raise _unresolved(writer, reader, to)
+        if not pt.is_string(to.type):
+            raise _unfit(reader, to)
+        return _Symbols(
+            writer, tuple(each if each in reader.symbols else reader.default for each in writer.symbols), to
+        )
     if isinstance(reader, Fixed) and isinstance(writer, Fixed):
         if writer.size != reader.size or not _named_alike(writer, reader):
             raise _unresolved(writer, reader, to)
@@ -214,8 +214,9 @@ def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> DecodePlan:
     made = values.conversion(own, to.field, to.type)
     if rule is not None and (made is not None or takes(own, to.type, rule)):
         return _Fitted(writer, promoted, made, rule, to)
-    if made is None and isinstance(writer, Primitive) and isinstance(reader, Primitive) and _is_loose(reader):
-        return _leaf(Primitive(writer.kind), Primitive(reader.kind), to)
+    logical = reader.logical if isinstance(reader, Primitive) else None
+    if made is None and isinstance(writer, Primitive) and logical is not None and logical.loose:
+        return _leaf(Primitive(writer.kind), Primitive(kind_of(reader)), to)
     if made is None and isinstance(reader, Fixed):  # the bytes themselves
         plain = replace(reader, logical=None)
         made, writer, promoted = values.conversion(values.meaning(plain), to.field, to.type), plain, values.same
@@ -226,20 +227,6 @@ def _leaf(writer: values.Leaf, reader: values.Leaf, to: _Target) -> DecodePlan:
 
 def _is_uuid_text(node: values.Leaf) -> bool:
     return isinstance(node, Primitive) and node.logical is not None and node.logical.name == "uuid"
-
-
-def _is_loose(node: Primitive) -> bool:
-    return node.logical is not None and node.logical.loose
-
-
-def _enum(writer: Enum, reader: Enum, to: _Target) -> DecodePlan:
-    made = values.conversion(pa.string(), to.field, to.type) if pt.is_string(to.type) else None
-    if not _named_alike(writer, reader):
-        raise _unresolved(writer, reader, to)
-    if made is None:
-        raise _unfit(reader, to)
-    known = tuple(each if each in reader.symbols else reader.default for each in writer.symbols)
-    return _Symbols(writer, known, to)
 
 
 @dataclass(frozen=True)
@@ -306,8 +293,6 @@ class _Nulls:
 
 
 # Records
-
-
 def _record(writer: Record, reader: Record, to: _Target) -> DecodePlan:
     if not pt.is_struct(to.type):
         raise _unfit(reader, to)
@@ -315,7 +300,8 @@ def _record(writer: Record, reader: Record, to: _Target) -> DecodePlan:
     steps: list[_Step] = []
     filled: set[str] = set()
     for member in writer.fields:
-        of_reader = _reader_member(member, reader)
+        same = next((each for each in reader.fields if each.name == member.name), None)
+        of_reader = same or next((each for each in reader.fields if member.name in each.aliases), None)
         slot = slots.get(of_reader.name) if of_reader is not None else None
         if of_reader is None or slot is None:
             steps.append(_Step(member, None, -1))
@@ -357,13 +343,6 @@ def _slots(reader: Record, to: _Target) -> dict[str, tuple[int, _Target]]:
         taken.add(at)
         slots[member.name] = at, to.child(place, to.field.inside(place.name), where)
     return slots
-
-
-def _reader_member(member: Member, reader: Record) -> Member | None:
-    for each in reader.fields:
-        if each.name == member.name:
-            return each
-    return next((each for each in reader.fields if member.name in each.aliases), None)
 
 
 def _default(member: Member, target: _Target) -> DecodePlan:
@@ -443,8 +422,6 @@ class _Required:
 
 
 # JSON text
-
-
 def _json(writer: Node, reader: Node, to: _Target) -> DecodePlan:
     """Whatever the value is: read as the columns that its schema suggests, then written as JSON. What a union holds is the value itself
     for a target that takes several types, or one number; elsewhere it is named by its type."""
@@ -479,8 +456,6 @@ class _JsonText:
 
 
 # Arrays, maps and unions
-
-
 @dataclass(frozen=True)
 class _List:
     item: DecodePlan
@@ -497,15 +472,6 @@ class _List:
 
 def _offsets(counts: Any) -> pa.Array:
     return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
-
-
-def _positions(writer: Array, reader: Array, to: _Target) -> DecodePlan:
-    """An array as the parts of a tuple, as in JSON."""
-    plans = []
-    for at, place in enumerate(to.place.inside):
-        part = to.child(place, to.field.inside(place.name), f"{to.where}[{at}]")
-        plans.append(_required(_plan(writer.items, reader.items, part), part))
-    return _Positions(tuple(plans), writer, to)
 
 
 @dataclass(frozen=True)
@@ -578,21 +544,13 @@ class _MapOf:
         counts, inner = items(entry_of(self.writer), cursor, self.to.where)
         keys = self.key.read(inner)
         found = self.value.read(inner)
-        self._refuse_repeated(keys, counts, cursor)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        again = np.zeros(len(counts), np.bool_)
+        again[owner[repeated(keys, owner)]] = True
+        cursor.fail(again, self.to.where, KEY_TWICE)  # Avro does not forbid to write a key twice; no table holds it
         if keys.null_count:  # of failed records
             keys = _without_null(keys)
         return pa.MapArray.from_arrays(_offsets(counts), keys, found, type=self.to.type)
-
-    def _refuse_repeated(self, keys: pa.Array, counts: Any, cursor: Cursor) -> None:
-        """Avro does not forbid to write a key twice; no table holds it."""
-        codes = key_codes(keys)
-        owner = np.repeat(np.arange(len(counts)), counts)
-        order = np.lexsort((codes, owner))
-        again = (np.diff(codes[order]) == 0) & (np.diff(owner[order]) == 0)
-        if again.any():
-            rows = np.zeros(len(counts), np.bool_)
-            rows[owner[order][1:][again]] = True
-            cursor.fail(rows, self.to.where, KEY_TWICE)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,7 +180,8 @@ class _Parser:
                 if found is None:
                     raise BadSchema(f"type {full} of the Avro schema contains itself; a table cannot hold that")
                 return found
-        raise BadSchema(f"type {_clean(name)} of the Avro schema is not defined")
+        known = name if _NAME.fullmatch(name) and len(name) < 200 else "(no valid name)"
+        raise BadSchema(f"type {known} of the Avro schema is not defined")
 
     def _union(self, raw: list[Any], space: str) -> Union:
         branches = tuple(self.node(each, space) for each in raw)
@@ -254,10 +256,6 @@ def _full(name: Any, space: str) -> str:
     if not isinstance(name, str) or not isinstance(space, str):
         raise BadSchema("a name of the Avro schema is not a string")
     return name if "." in name or not space else f"{space}.{name}"
-
-
-def _clean(name: str) -> str:
-    return name if _NAME.fullmatch(name) and len(name) < 200 else "(no valid name)"
 
 
 def _logical(raw: Mapping[str, Any], kind: str, size: int = 0) -> Logical | None:
@@ -368,8 +366,11 @@ def encode(node: Node, value: Any) -> bytes:
 
 
 def _encode(node: Node, value: Any) -> bytes:
-    if isinstance(node, Union):
-        return _of_union(node, value)
+    if isinstance(node, Union):  # the default is of the first branch; since Avro 1.12 it may be of any
+        for number, branch in enumerate(node.branches):
+            with suppress(*_UNFIT):
+                return _varint(number) + _encode(branch, value)
+        raise ValueError
     if isinstance(node, Record):
         members = [value.get(each.name, each.default) for each in node.fields]
         return b"".join(_encode(each.type, member) for each, member in zip(node.fields, members, strict=True))
@@ -387,16 +388,6 @@ def _encode(node: Node, value: Any) -> bytes:
             raise ValueError
         return raw
     return _of_primitive(node.kind, value)
-
-
-def _of_union(node: Union, value: Any) -> bytes:
-    """A default is of the first branch; since Avro 1.12 it may be of any."""
-    for number, branch in enumerate(node.branches):
-        try:
-            return _varint(number) + _encode(branch, value)
-        except _UNFIT:
-            continue
-    raise ValueError
 
 
 def _of_primitive(kind: str, value: Any) -> bytes:

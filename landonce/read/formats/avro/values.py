@@ -31,7 +31,7 @@ from landonce.read.formats.avro.schema import (
     records_in,
 )
 from landonce.read.schema.fields import Field, Schema, is_uuid
-from landonce.read.schema.texts import as_text, cast_or_null, decimals, fixed, from_text, mask_of
+from landonce.read.schema.texts import as_text, cast_or_null, decimals, fixed, from_text, mask_of, matching
 from landonce.read.schema.values import not_valid, settle_value, unfit_value
 
 DURATION = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("months", "days", "millis")])
@@ -91,7 +91,14 @@ def read(node: Leaf, cursor: Cursor, where: str) -> pa.Array:
         width = 4 if node.kind == "float" else 8
         return pa.array(np.ascontiguousarray(cursor.fixed(width, where)).view(f"<f{width}").reshape(-1))
     if node.kind in ("int", "long"):
-        return _of_integers(node, cursor.ints(where) if node.kind == "int" else cursor.longs(where), cursor, where)
+        type_, values = meaning(node), cursor.ints(where) if node.kind == "int" else cursor.longs(where)
+        if pt.is_time(type_):
+            wrong = (values < 0) | (values >= _DAY[type_.unit])
+            if wrong.any():
+                cursor.fail(wrong, where, Reason("is not a time of day", Code.OUT_OF_RANGE))
+                values = np.where(wrong, 0, values)
+        array = pa.array(values)
+        return (array.cast(pa.int32()) if node.kind == "int" else array).cast(type_)
     if node.logical is not None and node.logical.name == "decimal":
         return _decimals(cursor.body.data, *cursor.spans(where), node.logical, cursor, where)
     found = cursor.binaries(where)
@@ -108,17 +115,6 @@ def _checked(before: pa.Array, after: pa.Array, cursor: Cursor, where: str, prob
     if after.null_count != before.null_count:
         cursor.fail(mask_of(pc.and_(after.is_null(), before.is_valid())), where, problem)
     return after
-
-
-def _of_integers(node: Primitive, values: Longs, cursor: Cursor, where: str) -> pa.Array:
-    type_ = meaning(node)
-    if pt.is_time(type_):
-        wrong = (values < 0) | (values >= _DAY[type_.unit])
-        if wrong.any():
-            cursor.fail(wrong, where, Reason("is not a time of day", Code.OUT_OF_RANGE))
-            values = np.where(wrong, 0, values)
-    array = pa.array(values)
-    return (array.cast(pa.int32()) if node.kind == "int" else array).cast(type_)
 
 
 def _of_fixed(node: Fixed, rows: Bytes, cursor: Cursor, where: str) -> pa.Array:
@@ -155,14 +151,10 @@ def _decimals(data: Bytes, start: Longs, end: Longs, logical: Logical, cursor: C
         wide[row] = bool((above != sign[row]).any()) or (words[row, -1] >= 0x80) != (sign[row] != 0)
     words[wide] = 0
     array = pa.Array.from_buffers(type_, len(size), [None, pa.py_buffer(np.ascontiguousarray(words))])
-    limit = pa.scalar(_largest(logical), type_)
+    limit = pa.scalar(Decimal((0, (9,) * logical.precision, -logical.scale)), type_)
     wide |= ~mask_of(pc.and_(pc.less_equal(array, limit), pc.greater_equal(array, pc.negate(limit))))
     cursor.fail(wide, where, Reason(f"has more than {logical.precision} digits", Code.OUT_OF_RANGE))
     return array
-
-
-def _largest(logical: Logical) -> Decimal:
-    return Decimal((0, (9,) * logical.precision, -logical.scale))
 
 
 def promotion(writer: Leaf, reader: Leaf) -> Convert | None:
@@ -212,8 +204,8 @@ def _exactly(found: pa.DataType, type_: pa.DataType) -> Convert | None:
     if pt.is_string(found):
         if pt.is_timestamp(type_) or pt.is_date32(type_) or pt.is_time64(type_) or is_uuid(type_):
             return lambda array: from_text(array, type_)
-        if pt.is_decimal(type_):
-            return lambda array: _decimal_text(array, type_)
+        if pt.is_decimal(type_):  # as Protobuf's strings: digits with an optional point, and no exponent
+            return lambda array: decimals(matching(array, _NUMBER), type_)
         return _from_bytes(type_, lambda array: array.cast(pa.binary()))
     if pt.is_binary(found):
         return _from_bytes(type_, same)
@@ -264,12 +256,6 @@ def _float(array: pa.Array, type_: pa.DataType) -> pa.Array:
         pc.or_(pc.is_finite(made), pc.invert(pc.is_finite(array))), pc.or_(pc.not_equal(made, 0), pc.equal(array, 0))
     )
     return made if pc.all(fits, min_count=0).as_py() else pc.if_else(fits, made, pa.scalar(None, type_))
-
-
-def _decimal_text(array: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    """As Protobuf's strings: digits with an optional point, and no exponent."""
-    written = pc.match_substring_regex(array, pattern=_NUMBER)
-    return decimals(pc.if_else(written, array, pa.scalar(None, pa.string())), type_)
 
 
 def _from_bytes(type_: pa.DataType, bytes_of: Convert) -> Convert | None:
@@ -347,19 +333,15 @@ def type_of(node: Node) -> tuple[pa.DataType, bool]:
         return pa.map_(pa.string(), pa.field("value", type_, nullable)), False
     if node == _NULL:
         return pa.string(), True
-    return _common(meaning(node)), False
+    made = meaning(node)  # in a type that every sink has: times in microseconds, unless they are finer
+    if pt.is_time(made):
+        return pa.time64("us"), False
+    return (pa.timestamp("us", made.tz) if pt.is_timestamp(made) and made.unit == "ms" else made), False
 
 
 def _loose(type_: pa.DataType) -> pa.DataType:
     """A struct that may be null, with parts that may be: some targets have no other way to say that it is."""
     return pa.struct([pa.field(each.name, _loose(each.type)) for each in type_]) if pt.is_struct(type_) else type_
-
-
-def _common(type_: pa.DataType) -> pa.DataType:
-    """A type that every sink has: times in microseconds, unless they are finer."""
-    if pt.is_timestamp(type_) and type_.unit == "ms":
-        return pa.timestamp("us", type_.tz)
-    return pa.time64("us") if pt.is_time(type_) else type_
 
 
 def _union(kinds: Sequence[Node]) -> pa.DataType:

@@ -30,7 +30,7 @@ import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.schema.fields import JSON, KEY, VALUE, Field, landed, spelled
-from landonce.read.schema.texts import is_key, is_textual, mask_of
+from landonce.read.schema.texts import is_key, is_textual, mask_of, true_in
 from landonce.read.schema.values import (
     KEY_TWICE,
     MISSING,
@@ -38,8 +38,8 @@ from landonce.read.schema.values import (
     VANISHES,
     Fault,
     count_faults,
-    key_codes,
     lifted,
+    repeated,
     settle_keys,
     settle_value,
     unless,
@@ -144,7 +144,7 @@ def beyond_exact(array: pa.Array, limits: Mapping[pa.DataType, int]) -> list[Fau
     extremes = pc.min_max(array)
     if all(each is None or abs(each) < limit for each in (extremes["min"].as_py(), extremes["max"].as_py())):
         return []
-    return [Fault(mask_of(pc.greater_equal(pc.abs(array), limit).fill_null(False)), Reason("is large", Code.INEXACT))]
+    return [Fault(true_in(pc.greater_equal(pc.abs(array), limit)), Reason("is large", Code.INEXACT))]
 
 
 def holding_zero(array: pa.Array) -> list[Fault]:
@@ -201,7 +201,10 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
     faults += of_values
     if not type_.item_field.nullable:
         faults += unless(entries.values.field(VALUE).is_valid(), NULL_INSIDE)
-    faults = lifted(faults, entries) + _repeated(keys, entries)
+    parents = pc.list_parent_indices(entries).to_numpy()
+    again = np.zeros(len(entries), np.bool_)
+    again[parents[repeated(keys, parents)]] = True
+    faults = lifted(faults, entries) + ([Fault(again, KEY_TWICE)] if again.any() else [])
     offsets = entries.offsets
     if keys.null_count:  # of rejected rows
         good = keys.is_valid()
@@ -210,14 +213,3 @@ def _settle_map(array: pa.Array, type_: pa.DataType, field: Field) -> tuple[pa.A
         offsets = pa.array(before[offsets.to_numpy()], pa.int32())
     mask = array.is_null() if array.null_count else None
     return pa.MapArray.from_arrays(offsets, keys, values, type=type_, mask=mask), faults
-
-
-def _repeated(keys: pa.Array, entries: pa.Array) -> list[Fault]:
-    """Rows with a map that holds a key twice."""
-    codes = key_codes(keys)
-    parents = pc.list_parent_indices(entries).to_numpy()
-    order = np.lexsort((codes, parents))
-    same = (np.diff(codes[order]) == 0) & (np.diff(parents[order]) == 0)
-    rows = np.zeros(len(entries), dtype=np.bool_)
-    rows[parents[order][1:][same]] = True
-    return [Fault(rows, KEY_TWICE)] if rows.any() else []

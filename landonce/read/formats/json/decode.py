@@ -38,6 +38,8 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -52,19 +54,18 @@ from landonce.read.formats.json.columns import (
     holding_zero,
     holds_float,
     is_wide,
-    mask_of,
     settle,
     wire_type,
 )
 from landonce.read.formats.json.explain import Explained, explain, rounded
 from landonce.read.formats.json.structure import Rewriter, is_whole, unwrapped
-from landonce.read.schema.fields import JSON, Schema
-from landonce.read.schema.values import Fault
+from landonce.read.schema.fields import JSON, Field, Schema
+from landonce.read.schema.texts import mask_of
+from landonce.read.schema.values import Fault, add_reasons
 
 MAX_RECORD_BYTES = 16 * 2**20
 VERSION = 4
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
-
 _BLOCK_ROWS = 32_768
 _BLOCK_BYTES = 32 * 2**20
 _WAYS = 8  # how many pieces a failed block is split into
@@ -79,7 +80,6 @@ _EMPTY = Reason("empty value", Code.NO_VALUE)
 BYTE_ORDER_MARK = Reason("begins with a byte order mark", Code.MALFORMED)
 _NO_OBJECT = Reason("not a JSON object", Code.MALFORMED)
 _REFUSED_BY_READER = Reason("refused by the JSON reader", Code.MALFORMED)
-
 Integers = frozenset[int]  # positions of the temporal fields that are read as integers instead of strings
 
 
@@ -108,7 +108,7 @@ class JsonDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
         found = Collected(self._arrow)
-        rows, records = self._screen(found, values.cast(pa.binary()))
+        rows, records = self._screen(found, values)
         for start, stop in blocks(records):
             self._decode_block(found, rows[start:stop], records.slice(start, stop - start))
         return found.result()
@@ -116,21 +116,16 @@ class JsonDecoder:
     # Screening: afterwards every record is valid UTF-8, of an acceptable size, and opens with a brace.
 
     def _screen(self, found: Collected, values: pa.BinaryArray) -> tuple[Indexes, pa.BinaryArray]:
-        good = found.screen(values, self._max_record_bytes, text=True)
-        rows, records = np.flatnonzero(good), values if good.all() else values.filter(pa.array(good))
+        rows, records = found.screen(values, self._max_record_bytes, text=True)
         if pc.all(pc.starts_with(records, pattern="{"), min_count=0).as_py():
             return rows, records
         records = pc.ascii_ltrim(records.cast(pa.string()), characters=" \t\r\n").cast(pa.binary())
         opens = mask_of(pc.starts_with(records, pattern="{"))
         for at in np.flatnonzero(~opens).tolist():
-            found.reject(rows[at], self._no_object(records[at].as_py().decode()))
+            text = records[at].as_py().decode()
+            reason = explain(text, self._schema).reason or _NO_OBJECT if text else _EMPTY
+            found.reject(rows[at], BYTE_ORDER_MARK if text.startswith("\ufeff") else reason)
         return rows[opens], records.filter(pa.array(opens))
-
-    def _no_object(self, text: str) -> Reason:
-        """Why this text, which does not begin with a brace, cannot be a record."""
-        if text.startswith("\ufeff"):
-            return BYTE_ORDER_MARK
-        return explain(text, self._schema).reason or _NO_OBJECT if text else _EMPTY
 
     # Isolation: try a block; split it if it fails; read small pieces record by record.
 
@@ -215,20 +210,12 @@ class JsonDecoder:
         for each, column in zip(self._schema.fields, table.columns, strict=True):
             settled, faults = settle(column.combine_chunks(), each)
             columns.append(settled)
-            for fault in faults:
-                for bad in np.flatnonzero(fault.rows):
-                    reasons.setdefault(int(bad), fault.reason(each.name))
+            add_reasons(reasons, faults, each.name)
         for at in self._maybe_rounded(table, records):
             reason = None if at in reasons else rounded(records[at].as_py().decode(), self._schema)
             if reason is not None:
                 reasons[at] = reason
-        keep = np.ones(len(rows), dtype=np.bool_)
-        for at, reason in reasons.items():
-            found.reject(rows[at], reason)
-            keep[at] = False
-        if reasons:
-            columns = [column.filter(pa.array(keep)) for column in columns]
-        found.keep(rows[keep], columns)
+        found.settle(rows, columns, reasons)
         return True
 
     def _maybe_rounded(self, table: pa.Table, records: pa.BinaryArray) -> list[int]:
@@ -295,6 +282,16 @@ class JsonDecoder:
         return pa.array([f'{{"{self._marker}":{at},'.encode() for at in range(count)], pa.binary())
 
 
+@cache
+def _probe() -> JsonDecoder:
+    return JsonDecoder(Schema((Field("\0landonce", pa.bool_()),)), max_record_bytes=2**30)
+
+
+def objects_in(values: pa.BinaryArray) -> Indexes:
+    """Which values are JSON objects, whatever they hold."""
+    return _probe().decode(values).kept
+
+
 def _written(records: pa.BinaryArray, suspect: list[Fault], pattern: str) -> list[int]:
     """The suspect rows whose records match."""
     if not suspect:
@@ -320,6 +317,8 @@ def blocks(records: pa.BinaryArray) -> Iterator[tuple[int, int]]:
 class Json(Format):
     """Each value is a JSON object."""
 
+    is_text: ClassVar[bool] = True
+
     def decoder(self, schema: Schema, *, max_record_bytes: int = MAX_RECORD_BYTES) -> JsonDecoder:
         return JsonDecoder(schema, max_record_bytes=max_record_bytes)
 
@@ -329,7 +328,3 @@ class Json(Format):
     @property
     def written(self) -> pa.DataType:
         return JSON
-
-    @property
-    def is_text(self) -> bool:
-        return True

@@ -73,11 +73,7 @@ class ProtobufDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decodes every value, or says why not: ``len(kept) + len(rejects) == len(values)``."""
         found = Collected(self._arrow)
-        records = values.cast(pa.binary())
-        good = found.screen(records, self._max_record_bytes)
-        rows = np.flatnonzero(good)
-        if len(rows) < len(values):
-            records = records.filter(pa.array(good))
+        rows, records = found.screen(values, self._max_record_bytes)
         if self._one is not None:
             self._one.read(found, rows, records)
             return found.result()
@@ -154,21 +150,20 @@ class _Reader:
     ) -> None:
         """Keeps or rejects each row. `records` and `around`: all records of the block, and their rows."""
         settled, faults = self._root.settle(array)
-        again = _rows_of(faults, len(rows), SEVERAL)
+        columns = settled.flatten()
+        again = np.logical_or.reduce(
+            [each.rows for each in faults if each.problem == SEVERAL] or [np.zeros(len(rows), np.bool_)]
+        )
         if again.any():
-            some = rows[again]
-            chosen = records.take(pa.array(np.searchsorted(around, some)))
-            self._settle(found, some, self._one_by_one(chosen), records, around)
+            chosen = records.take(pa.array(np.searchsorted(around, rows[again])))
+            self._settle(found, rows[again], self._one_by_one(chosen), records, around)
+            rows, columns = rows[~again], [each.filter(pa.array(~again)) for each in columns]
+            faults = [Fault(each.rows[~again], each.problem) for each in faults]
         reasons: dict[int, Reason] = {}
         for fault in faults:
-            for at in np.flatnonzero(fault.rows & ~again):
-                reasons.setdefault(int(at), fault.problem)
-        for index, reason in reasons.items():
-            found.reject(int(rows[index]), reason)
-        keep = ~again
-        keep[list(reasons)] = False
-        columns = settled.flatten()
-        found.keep(rows[keep], columns if keep.all() else [each.filter(pa.array(keep)) for each in columns])
+            for at in np.flatnonzero(fault.rows).tolist():
+                reasons.setdefault(at, fault.problem)
+        found.settle(rows, columns, reasons)
 
     # Is it a message? google.protobuf decides.
 
@@ -241,11 +236,3 @@ def _parses(of: Any, value: bytes | memoryview) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _rows_of(faults: list[Fault], count: int, problem: str) -> Mask:
-    found = np.zeros(count, np.bool_)
-    for fault in faults:
-        if fault.problem == problem:
-            found |= fault.rows
-    return found

@@ -120,7 +120,9 @@ def _marks(descriptor: Descriptor, above: Path, around: tuple[str, ...]) -> Iter
         return
     for field in sorted(descriptor.fields, key=lambda each: int(each.number)):
         path = (*above, str(field.name))
-        position = _position(field)
+        options = field.GetOptions().SerializeToString()
+        # Read from their bytes: whoever made the descriptor may not have known the option.
+        position = int(_reader().FromString(options).dedup_key) if options else 0
         if position:
             yield position, path
         if field.message_type is not None:
@@ -132,12 +134,6 @@ def _marks(descriptor: Descriptor, above: Path, around: tuple[str, ...]) -> Iter
                     command="remove the option `landonce.dedup_key` from that field",
                 )
             yield from found
-
-
-def _position(field: Any) -> int:
-    """Read from the bytes of the options: whoever made the descriptor may not have known the option."""
-    options = field.GetOptions().SerializeToString()
-    return int(_reader().FromString(options).dedup_key) if options else 0
 
 
 @cache

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,17 @@ from landonce.read.convert.rules import Strictly, converted
 from landonce.read.formats.protobuf.source import Descriptor, message_class
 from landonce.read.formats.protobuf.wire import Wire, varint
 from landonce.read.schema.fields import JSON, Field, spelled
-from landonce.read.schema.texts import UNIT_DIGITS, Mask, cast_or_null, decimals, is_textual, json_texts, mask_of
-from landonce.read.schema.values import Fault, fit, not_valid, settle_value, unfit_value, unfitting
+from landonce.read.schema.texts import (
+    UNIT_DIGITS,
+    Mask,
+    cast_or_null,
+    decimals,
+    is_textual,
+    json_texts,
+    mask_of,
+    matching,
+)
+from landonce.read.schema.values import Fault, fit, lifted, not_valid, repeated, settle_value, unfit_value, unfitting
 
 Settled = tuple[pa.Array, list[Fault]]
 SEVERAL = Reason("several members of a oneof", Code.REPEATED_FIELD)
@@ -36,8 +45,6 @@ _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 999
 _LONGEST = 315_576_000_000
 _BILLION = 1_000_000_000
 _NUMBER = r"\A[+-]?[0-9]+(?:\.[0-9]+)?\z"
-
-
 NOT_READ = Wire(0, 0)
 
 
@@ -285,7 +292,7 @@ class List(FieldPart):
 
     def settle(self, array: pa.Array) -> Settled:
         values, faults = self.item.settle(array.values)
-        faults, mask = _lifted(faults, array), None
+        faults, mask = lifted(faults, array), None
         if self.count is not None:
             counts = pc.list_value_length(array).fill_null(0).to_numpy()
             wanted = Reason(f"does not hold {self.count} items", Code.INVALID_VALUE)
@@ -341,7 +348,7 @@ class MapPart(FieldPart):
         faults += of_values
         if not self.type.item_field.nullable and values.null_count:
             faults += _unless(mask_of(values.is_valid()), missing(f"{self.path}.value"))
-        faults = _lifted(faults, lists)
+        faults = lifted(faults, lists)
         if keys.null_count:  # of rejected rows
             good = mask_of(keys.is_valid())
             offsets = _offsets_of(offsets, good)
@@ -388,7 +395,16 @@ def _dumped(plain: Any) -> str:
 
 def _converted(array: pa.Array, field: Field) -> Settled:
     """Values as the field's type: without loss, or by its rule."""
-    return _strictly(array, field) if field.rule is None else _by_rule(array, field, partial(_or_null, field.type))
+    if field.rule is None:
+        return _strictly(array, field)
+
+    def or_null(given: pa.Array) -> pa.Array:
+        values, faults = _strictly(given, Field("", field.type))
+        if not faults:
+            return values
+        return values.take(pa.array(np.arange(len(values)), mask=np.logical_or.reduce([each.rows for each in faults])))
+
+    return _by_rule(array, field, or_null)
 
 
 def _by_rule(array: pa.Array, field: Field, strictly: Strictly | None) -> Settled:
@@ -398,19 +414,11 @@ def _by_rule(array: pa.Array, field: Field, strictly: Strictly | None) -> Settle
     return made.values, [Fault(each.rows, each.reason(field.name)) for each in faults]
 
 
-def _or_null(type_: pa.DataType, array: pa.Array) -> pa.Array:
-    values, faults = _strictly(array, Field("", type_))
-    if not faults:
-        return values
-    return values.take(pa.array(np.arange(len(values)), mask=np.logical_or.reduce([each.rows for each in faults])))
-
-
 def _strictly(array: pa.Array, field: Field) -> Settled:
     """Values as the field's type without loss."""
     type_ = field.type
     if pt.is_string(array.type) and pt.is_decimal(type_):
-        clean = pc.if_else(pc.match_substring_regex(array, _NUMBER), array, pa.scalar(None, pa.string()))
-        settled = decimals(clean, type_)
+        settled = decimals(matching(array, _NUMBER), type_)
         fits = mask_of(pc.or_(settled.is_valid(), array.is_null()))
         unfit = f"is not a number that fits {spelled(type_)}"
         return settled, _unless(fits, _wrong(field, unfit, Code.OUT_OF_RANGE))
@@ -455,28 +463,14 @@ def _only(faults: list[Fault], present: Mask) -> list[Fault]:
     return faults if present.all() else [Fault(each.rows & present, each.problem) for each in faults]
 
 
-def _lifted(faults: Sequence[Fault], lists: pa.Array) -> list[Fault]:
-    """Faults of elements as faults of the rows whose lists hold them."""
-    parents = pc.list_parent_indices(lists).to_numpy() if faults else np.empty(0, np.int64)
-    lifted = []
-    for fault in faults:
-        rows = np.zeros(len(lists), np.bool_)
-        rows[parents[fault.rows]] = True
-        lifted.append(Fault(rows, fault.problem))
-    return lifted
-
-
 def _last_entries(array: pa.Array, key: FieldPart) -> pa.Array:
     """The entries of maps, without those whose key occurs again later in the same map."""
     keys = _filled(array.values.field(key.wire.key), ZEROS[key.wire.type])
-    codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
-    parents = pc.list_parent_indices(array).to_numpy()
-    order = np.lexsort((codes, parents))
-    again = (np.diff(codes[order]) == 0) & (np.diff(parents[order]) == 0)
-    if not again.any():
+    again = repeated(keys, pc.list_parent_indices(array).to_numpy())
+    if not len(again):
         return array
-    last = np.ones(len(codes), np.bool_)
-    last[order[:-1][again]] = False
+    last = np.ones(len(keys), np.bool_)
+    last[again] = False
     return pa.ListArray.from_arrays(_offsets_of(array.offsets, last), array.values.filter(pa.array(last)))
 
 

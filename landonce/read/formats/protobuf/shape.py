@@ -126,20 +126,22 @@ class _Building:
         children = tuple(parts.get(child.name) or Absent(child.type) for child in type_)
         paths = tuple(_inside(path, child.name) for child in type_)
         required = tuple(each for each in wires if descriptor.fields_by_number[each.number].is_required)
-        return Struct(Wire(0, MESSAGE, path, inside=wires), type_, children, paths, required, _oneofs(wires))
+        names = dict.fromkeys(each.oneof for each in wires if each.oneof is not None)
+        oneofs = tuple(tuple(each for each in wires if each.oneof == name) for name in names)
+        return Struct(Wire(0, MESSAGE, path, inside=wires), type_, children, paths, required, oneofs)
 
     def field(self, field: Any, place: Place, limits: Field, path: str) -> FieldPart:
         type_ = place.type
-        if _is_repeated(field) and field.type != GROUP and (pt.is_string(type_) or type_ == JSON):
+        if field.is_repeated and field.type != GROUP and (pt.is_string(type_) or type_ == JSON):
             plain = BYTES if field.message_type is not None else None
             return JsonOfMany(replace(_wire(field, path, plain), repeated=True), _leaf(limits, path, type_), field)
         if _is_map(field):
             return self.map(field, place, limits, path) if pt.is_map(type_) else self.misfit(field, type_, path)
-        if _is_repeated(field) and place.positional and field.type != GROUP:
+        if field.is_repeated and place.positional and field.type != GROUP:
             parts = [(f"{path}[{at}]", each) for at, each in enumerate(place.inside)]
             items = tuple(self.single(field, each, limits.inside(each.name), where) for where, each in parts)
             return Positions(replace(items[0].wire, repeated=True, oneof=None), landed(type_), items, path)
-        if _is_repeated(field):
+        if field.is_repeated:
             if not pt.is_list(type_):
                 return self.misfit(field, type_, path)
             item = self.single(field, place.inside[0], limits, f"{path}[]")
@@ -173,7 +175,7 @@ class _Building:
         leaf = _leaf(limits, path, type_)
         wire = _wire(field, path)
         # What is absent is no value for a column that takes none.
-        zero = None if field.has_presence or _is_repeated(field) or not leaf.is_filled else _zero(field)
+        zero = None if field.has_presence or field.is_repeated or not leaf.is_filled else ZEROS[wire.type]
         if field.type == ENUM:
             names: dict[int, str] = {}
             for each in field.enum_type.values:
@@ -190,7 +192,9 @@ class _Building:
         type_, descriptor = place.type, field.message_type
         name = descriptor.full_name
         wire = _wire(field, path)
-        single = name in WRAPPERS and self.is_value(descriptor.fields_by_name["value"].type, type_, limits)
+        kind = descriptor.fields_by_name["value"].type if name in WRAPPERS else None
+        by_rule = kind is not None and limits.rule is not None and takes(_own(kind), type_, limits.rule)
+        single = kind is not None and (type_ == JSON or kind == STRING or by_rule)
         if (pt.is_string(type_) or type_ == JSON) and field.type == MESSAGE and not single:
             bare = name in _BARE_TEXT and type_ != JSON
             return JsonTextPart(replace(wire, type=BYTES), _leaf(limits, path, type_), descriptor, bare)
@@ -206,11 +210,6 @@ class _Building:
         if name == DURATION and pt.is_decimal(type_):
             return Duration(replace(wire, inside=_SECONDS), _leaf(limits, path, type_))
         return self.misfit(field, type_, path)
-
-    @staticmethod
-    def is_value(kind: int, type_: pa.DataType, limits: Field) -> bool:
-        """Whether a wrapper around this type of values becomes its value where the column takes any message as JSON."""
-        return type_ == JSON or kind == STRING or (limits.rule is not None and takes(_own(kind), type_, limits.rule))
 
     def misfit(self, field: Any, type_: pa.DataType, path: str) -> FieldPart:
         self.misfits.append(Misfit(path, f"is {kind_of(field)}, which cannot become {spelled(type_)}"))
@@ -231,7 +230,7 @@ def kind_of(field: Any) -> str:
         name = f"enum {field.enum_type.full_name}"
     else:
         name = _KINDS[field.type]
-    return f"repeated {name}" if _is_repeated(field) else name
+    return f"repeated {name}" if field.is_repeated else name
 
 
 _KINDS = {
@@ -307,25 +306,11 @@ def _with_oneofs(descriptor: Descriptor, wires: dict[int, Wire], needed: set[int
     return tuple(found.values())
 
 
-def _oneofs(wires: tuple[Wire, ...]) -> tuple[tuple[Wire, ...], ...]:
-    """The members of each oneof."""
-    names = dict.fromkeys(each.oneof for each in wires if each.oneof is not None)
-    return tuple(tuple(each for each in wires if each.oneof == name) for name in names)
-
-
 def _wire(field: Any, path: str, type_: int | None = None) -> Wire:
     plain = {STRING: BYTES, ENUM: INT32}.get(field.type, field.type)
     oneof = field.containing_oneof
     several = oneof is not None and len(oneof.fields) > 1
     return Wire(field.number, type_ or plain, path, oneof=oneof.name if several else None)
-
-
-def _zero(field: Any) -> Any:
-    return ZEROS[_wire(field, "").type]
-
-
-def _is_repeated(field: Any) -> bool:
-    return bool(field.is_repeated)
 
 
 def _is_map(field: Any) -> bool:

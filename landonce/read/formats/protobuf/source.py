@@ -64,7 +64,11 @@ class ProtobufSource:
     def of_file(path: Path, message: str | None = None) -> ProtobufSource:
         """From a `.proto` file, whose imports are beside it, or from a descriptor set, which any other name means."""
         try:
-            data = compile_file(path) if path.suffix == ".proto" else path.read_bytes()
+            if path.suffix == ".proto":
+                path.stat()  # protoc has other words for a file that is not there
+                data = _protoc(path.name, [path.parent.resolve()], str(path))
+            else:
+                data = path.read_bytes()
         except OSError as error:
             raise ConfigError(f"the Protobuf schema {path} cannot be read: {error.strerror}.", safe=_SAFE) from None
         return ProtobufSource(data, message_in(Messages(data), message).full_name)
@@ -185,12 +189,6 @@ def _compiled(found: Registered) -> Messages | None:
         return Messages(compile_text(found.text, dict(found.referenced)))
     except ConfigError:
         return None
-
-
-def compile_file(path: Path) -> bytes:
-    """A FileDescriptorSet of a `.proto` file and its imports, which are in the same folder or below."""
-    path.stat()
-    return _protoc(path.name, [path.parent.resolve()], str(path))
 
 
 def compile_text(text: str, imports: Mapping[str, str]) -> bytes:

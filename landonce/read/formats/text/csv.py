@@ -20,9 +20,9 @@ import pyarrow.types as pt
 from landonce.protocol.reasons import Code, Reason, of_field
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.decode import BYTE_ORDER_MARK, JsonDecoder, blocks
-from landonce.read.schema.fields import JSON, Field, Schema, landed
-from landonce.read.schema.texts import Mask, cast_or_null, mask_of
-from landonce.read.schema.values import MISSING, Fault, check_plain, from_plain
+from landonce.read.schema.fields import JSON, Field, Schema, folded, landed
+from landonce.read.schema.texts import cast_or_null, mask_of
+from landonce.read.schema.values import MISSING, Fault, add_reasons, check_plain, from_plain
 
 _VERSION = 4
 _KEYED = 2
@@ -77,10 +77,10 @@ class CsvDecoder:
         """Before the number of each row, so that no number is the text that means null."""
         self._special = rf"[{quote}\r\n]"
         self._line = rf"(?s)\A{value}(?:{delimiter}{value})*[\r\n]*\z"
-        by_name = {name.lower() if schema.fold_case else name: name for name in format_.columns}
+        by_name = {folded(name, schema.fold_case): name for name in format_.columns}
+        names = {each.name: [folded(name, schema.fold_case) for name in each.place().names] for each in schema.fields}
         self._columns = {
-            each.name: next((by_name[name] for name in map(self._folded, each.place().names) if name in by_name), None)
-            for each in schema.fields
+            field: next((by_name[name] for name in mine if name in by_name), None) for field, mine in names.items()
         }
         self._written_as_json: dict[str, JsonDecoder] = {}
         for each in schema.fields:
@@ -92,34 +92,21 @@ class CsvDecoder:
             else:
                 check_plain(each)
 
-    def _folded(self, name: str) -> str:
-        return name.lower() if self._schema.fold_case else name
-
     def decode(self, values: pa.BinaryArray) -> Decoded:
         found = Collected(self._schema.arrow)
-        values = values.cast(pa.binary())
-        good = self._screen(found, values)
-        records = values.take(pa.array(good))
+        rows, records = found.screen(values, self._limit, text=True)
+        # Quotes or line breaks may reach into the neighbours of a record, or forge their numbers: only what is one line is joined with others.
+        special = np.flatnonzero(mask_of(pc.match_substring_regex(records, pattern=self._special)))
+        lines = mask_of(pc.match_substring_regex(records.take(pa.array(special)), pattern=self._line))
+        if not lines.all():
+            for at in special[~lines].tolist():
+                found.reject(rows[at], self._reason(records.slice(at, 1)))
+            good = np.ones(len(rows), np.bool_)
+            good[special[~lines]] = False
+            rows, records = rows[good], records.filter(pa.array(good))
         for start, stop in blocks(records):
-            self._read(found, good[start:stop], records.slice(start, stop - start))
+            self._read(found, rows[start:stop], records.slice(start, stop - start))
         return found.result()
-
-    def _screen(self, found: Collected, values: pa.BinaryArray) -> Indexes:
-        """Rejects what is no text of an acceptable size."""
-        good = found.screen(values, self._limit, text=True)
-        for at in self._not_one_line(values, good):
-            good[at] = False
-            found.reject(int(at), self._reason(values.slice(int(at), 1)))
-        return np.flatnonzero(good)
-
-    def _not_one_line(self, values: pa.BinaryArray, good: Mask) -> Indexes:
-        """Records whose quotes or line breaks would reach into their neighbours, or forge their numbers. Only what is one line is joined
-        with others."""
-        special = mask_of(pc.fill_null(pc.match_substring_regex(values, pattern=self._special), False)) & good
-        rows = np.flatnonzero(special)
-        if not len(rows):
-            return rows
-        return rows[~mask_of(pc.match_substring_regex(values.take(pa.array(rows)), pattern=self._line))]
 
     def _read(self, found: Collected, rows: Indexes, records: pa.BinaryArray) -> None:
         table = self._table(records)
@@ -210,19 +197,12 @@ class CsvDecoder:
             else:
                 values, faults = from_plain(table.column(name).combine_chunks(), each)
             columns.append(values)
-            for fault in faults:
-                for bad in np.flatnonzero(fault.rows):
-                    marked = name == self._format.columns[0] and (table.column(name)[bad].as_py() or "").startswith(
-                        _MARK
-                    )
-                    reasons.setdefault(int(bad), BYTE_ORDER_MARK if marked else fault.reason(each.name))
-        keep = np.ones(len(rows), np.bool_)
-        for at, reason in reasons.items():
-            found.reject(int(rows[at]), reason)
-            keep[at] = False
-        if reasons:
-            columns = [column.filter(pa.array(keep)) for column in columns]
-        found.keep(rows[keep], columns)
+            own: dict[int, Reason] = {}
+            add_reasons(own, faults, each.name)
+            if name == self._format.columns[0]:
+                own |= {at: BYTE_ORDER_MARK for at in own if (table.column(name)[at].as_py() or "").startswith(_MARK)}
+            reasons = own | reasons
+        found.settle(rows, columns, reasons)
 
     def _from_json(self, text: pa.StringArray, field: Field) -> tuple[pa.Array, dict[int, Reason]]:
         """Each text as the field of a JSON record. Only what is one whole value may become a part of a record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from landonce.protocol.reasons import NO_VALUE, Code, Reason
 from landonce.read.formats import Collected, Decoded, Decoder, Format
 from landonce.read.schema.fields import Field, Schema
+from landonce.read.schema.texts import true_in
 
 _HEADER = 5
 
@@ -21,6 +23,8 @@ class Plain(Format):
     """The value is no more than itself: the column `_value`, which every format has. It holds no fields."""
 
     text: bool = False
+    has_fields: ClassVar[bool] = False
+    is_text: ClassVar[bool] = True
 
     def decoder(self, schema: Schema, *, max_record_bytes: int) -> Decoder:
         del max_record_bytes
@@ -31,14 +35,6 @@ class Plain(Format):
 
     def decisive(self) -> tuple[object, ...]:
         return ("plain",)
-
-    @property
-    def has_fields(self) -> bool:
-        return False
-
-    @property
-    def is_text(self) -> bool:
-        return True
 
     def fields(self, values: Sequence[bytes]) -> Schema:
         del values
@@ -92,11 +88,9 @@ class _FramedDecoder:
         found = Collected(self.schema.arrow)
         values = values.cast(pa.binary())
         framed = pc.and_(pc.starts_with(values, pattern=b"\0"), pc.greater_equal(pc.binary_length(values), _HEADER))
-        good = pc.fill_null(framed, False).to_numpy(zero_copy_only=False)
-        for at in np.flatnonzero(~good):
-            missing = values[int(at)].as_py() is None
-            found.reject(int(at), NO_VALUE if missing else _UNFRAMED)
-        rows = np.flatnonzero(good)
-        bodies = pc.binary_slice(values.take(pa.array(rows)), _HEADER, 2**31 - 1)
-        found.add(self.inner.decode(bodies), rows)
+        good = true_in(framed)
+        for at in np.flatnonzero(~good).tolist():
+            found.reject(at, _UNFRAMED if values[at].is_valid else NO_VALUE)
+        bodies = pc.binary_slice(values.filter(pa.array(good)), _HEADER, 2**31 - 1)
+        found.add(self.inner.decode(bodies), np.flatnonzero(good))
         return found.result()
