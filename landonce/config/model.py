@@ -21,10 +21,8 @@ from pydantic import (
 )
 
 from landonce.config import secrets
-from landonce.config.convert import Convert
-from landonce.config.formats import RecordFormat
 from landonce.config.part import Part, SecretUrl
-from landonce.config.start import KafkaStart
+from landonce.config.source import Convert, KafkaStart, RecordFormat
 
 _SECRET_PROPERTY = re.compile(r"password|secret|token|credential|key|auth|sas|header|connection-string", re.IGNORECASE)
 _ADDRESS = re.compile(r"(https?://[^@]*|true|false)$", re.IGNORECASE)

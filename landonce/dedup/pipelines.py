@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from landonce.config.dedup import Dedup
 from landonce.config.model import MOST_BLOCK_ROWS, Batch, Transform
-from landonce.config.start import KafkaStart
+from landonce.config.source import KafkaStart
 from landonce.dedup.accept import AcceptSink, StoreTable
 from landonce.dedup.chunks import StoredRecords, StoredTopics
 from landonce.dedup.comparing import Staged

@@ -15,9 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from landonce.config.convert import Conversion, Convert
 from landonce.config.dedup import RECORD_TYPE
-from landonce.config.formats import RecordFormat
+from landonce.config.source import Conversion, Convert, RecordFormat
 from landonce.read.changes import ChangeDecoder, Changes, WithBefore
 from landonce.read.convert.decode import Conversions, fitted
 from landonce.read.evolution import without_column

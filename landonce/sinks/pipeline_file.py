@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from landonce.config.dedup import Dedup, DedupStore
-from landonce.config.formats import beside
 from landonce.config.load import keys_of, read, validated
 from landonce.config.model import (
     Batch,
@@ -23,6 +22,7 @@ from landonce.config.model import (
     takes_topic,
 )
 from landonce.config.part import Part, secret_beside
+from landonce.config.source import beside
 from landonce.sinks import registry
 from landonce.sinks.section import LedgerPlace, SinkSection
 

@@ -27,7 +27,7 @@ from corpus import (
     raw_values,
     tab_lines,
 )
-from landonce.config.formats import RecordFormat
+from landonce.config.source import RecordFormat
 from landonce.protocol.reasons import Reason
 from landonce.read.decoding import Decoding, decoder_of, format_of
 from landonce.read.formats import Decoded, Format

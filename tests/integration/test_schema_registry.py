@@ -24,7 +24,7 @@ from pyiceberg.catalog import load_catalog
 from running import running
 from schema_registry import Gate, LocalSchemaRegistry
 
-from landonce.config.formats import RecordFormat
+from landonce.config.source import RecordFormat
 from landonce.engine.pipeline import run_pipeline
 from landonce.errors import CertificateRefused, ConfigError, LandonceError, RegistryRefused, RegistryUnavailable
 from landonce.local import LocalClickHouse, LocalKafka

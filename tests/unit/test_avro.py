@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landonce.config.formats import RecordFormat
+from landonce.config.source import RecordFormat
 from landonce.errors import ConfigError
 from landonce.read.decoding import format_of
 from landonce.read.formats import Decoded

@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from landonce.config.convert import Convert
-from landonce.config.formats import RecordFormat
+from landonce.config.source import Convert, RecordFormat
 from landonce.read.changes import Changes
 from landonce.read.convert import decode as decode_module
 from landonce.read.decoding import Decode, Decoding, conversions_of, decoder_of, format_of

@@ -21,8 +21,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from landonce.config.convert import Convert
-from landonce.config.formats import RecordFormat
+from landonce.config.source import Convert, RecordFormat
 from landonce.errors import ConfigError
 from landonce.read.convert import decode as decode_module
 from landonce.read.convert.decode import Conversions

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversions import PIPELINE, REFUSED, cells_of, shown, tables
 
-from landonce.config.convert import Convert
+from landonce.config.source import Convert
 from landonce.protocol.reasons import Code
 from landonce.read.changes import Changes
 from landonce.read.convert.decode import fitted

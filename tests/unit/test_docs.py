@@ -13,10 +13,8 @@ from typer.main import get_command
 from landonce import errors
 from landonce.cli import app
 from landonce.config import formats
-from landonce.config.convert import Conversion, Convert
-from landonce.config.formats import RecordFormat
 from landonce.config.load import section
-from landonce.config.start import KafkaStart
+from landonce.config.source import Conversion, Convert, KafkaStart, RecordFormat
 from landonce.protocol import batch
 from landonce.protocol.steps import Step
 from landonce.sinks import registry

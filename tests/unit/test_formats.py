@@ -20,8 +20,7 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landonce.config.convert import Convert
-from landonce.config.formats import RecordFormat
+from landonce.config.source import Convert, RecordFormat
 from landonce.errors import ConfigError
 from landonce.protocol.reasons import Code
 from landonce.read.decoding import Decoding, conversions_of, decoder_of, format_of

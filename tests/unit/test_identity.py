@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from landonce.config.convert import Convert
+from landonce.config.source import Convert
 from landonce.read.changes import Changes
 from landonce.read.decoding import Decoding, Identities, conversions_of
 from landonce.read.formats.text.plain import Plain

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import CHAR, Date, DateTime
 from sqlalchemy.dialects import postgresql
 
-from landonce.config.convert import Convert
+from landonce.config.source import Convert
 from landonce.read.convert.decode import fitted
 from landonce.read.decoding import conversions_of
 from landonce.read.formats.avro.decode import Avro

@@ -26,8 +26,8 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from landonce import tls
-from landonce.config.formats import SchemaRegistry
 from landonce.config.secrets import remember
+from landonce.config.source import SchemaRegistry
 from landonce.errors import ConfigError, RegistryRefused, RegistryUnavailable
 
 _WHO = "the schema registry"

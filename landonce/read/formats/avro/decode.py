@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from landonce.config.formats import AvroFormat
+from landonce.config.source import AvroFormat
 from landonce.errors import ConfigError
 from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Format, Indexes, RecordType, RecordTypes

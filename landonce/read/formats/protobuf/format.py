@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from landonce.config.formats import ProtobufFormat
+from landonce.config.source import ProtobufFormat
 from landonce.errors import ConfigError, NothingToInfer
 from landonce.packages import require
 from landonce.read.formats import Format, RecordType, RecordTypes

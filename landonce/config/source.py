@@ -1,7 +1,12 @@
-"""The key `source.kafka.format`: a name, or a name with its options. Each format has a section here, and a module in `landonce.read.formats`."""
+"""The keys of `source.kafka` that have sections of their own: `format`, `convert` and `start`.
+
+Each format has a section here, and a module in `landonce.read.formats`. The rules of `convert` are in `docs/conversions.md`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,3 +201,83 @@ def beside(part: Part, folder: Path) -> Part:
 
 def names() -> tuple[str, ...]:
     return tuple(each.alias or name for name, each in RecordFormat.model_fields.items())
+
+
+_MODES = ("strict", "fit")
+
+
+class Conversion(Part):
+    """Of one field and everything inside it: `strict`, `fit`, or the options of `fit`."""
+
+    mode: Literal["strict", "fit"] = "fit"
+    epoch: Literal["s", "ms", "us", "ns", "d"] | None = None
+    """What a number counts where the column is a time. None: its size tells."""
+    empty: Literal["keep"] | None = "keep"
+    """What an empty string becomes: null, or what the text "" becomes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_alone(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in _MODES:
+                raise ValueError("must be strict, fit, or options of fit, such as {epoch: ms}")
+            return {"mode": value}
+        return value
+
+    @model_validator(mode="after")
+    def _sound(self) -> Conversion:
+        if self.mode == "strict" and (self.epoch is not None or self.empty is None):
+            raise ValueError("strict has no options")
+        return self
+
+
+class Convert(Part):
+    """What holds for every field, and for fields by their path: `price`, `items[].price`."""
+
+    default: Conversion = Conversion(mode="strict")
+    fields_: dict[str, Conversion] = Field(default_factory=dict, alias="fields")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_alone(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in _MODES:
+                raise ValueError("must be strict, fit, or say which fields: {fields: {price: fit}}")
+            return {"default": value}
+        return value
+
+    @property
+    def fits(self) -> bool:
+        """Whether any field is not strict."""
+        return any(each.mode == "fit" for each in (self.default, *self.fields_.values()))
+
+
+_FORMS = "earliest, latest, {timestamp: 2026-11-01T00:00:00Z}, {offsets: {topic: {0: 100}}} or {group: name}"
+
+
+class KafkaStart(Part):
+    """Where a pipeline without a position begins: at an edge of the topics, or at one of the three places."""
+
+    edge: Literal["earliest", "latest"] = "earliest"
+    """If no place is named. In a file it stands alone."""
+    timestamp: datetime | None = None
+    offsets: dict[str, dict[int, int]] | None = None
+    group: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_form(cls, value: Any) -> Any:
+        if isinstance(value, str) and value in ("earliest", "latest"):
+            return {"edge": value}
+        if isinstance(value, Mapping) and (not value or set(value) in ({"timestamp"}, {"offsets"}, {"group"})):
+            return value
+        raise ValueError(f"must be {_FORMS}")
+
+    @model_validator(mode="after")
+    def _sound(self) -> KafkaStart:
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ValueError("timestamp: has no time zone; write for example 2026-11-01T00:00:00Z")
+        for each in (self.offsets or {}).values():
+            if any(number < 0 or at < 0 for number, at in each.items()):
+                raise ValueError("offsets: partitions and offsets are 0 or more")
+        return self
