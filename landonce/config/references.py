@@ -62,7 +62,14 @@ class References:
         """Percent-encoded inside a URL's `user:password@`, so that a password may hold any character."""
         name = found["name"]
         if name is None:
-            value = self._text_of(Path(found["what"])) if found["kind"] == "file" else self._output_of(found["what"])
+            if found["kind"] == "file":
+                value = self._text_of(Path(found["what"]))
+            else:
+                command = found["what"], self._folder
+                at, value = _printed.get(command, (0.0, ""))
+                if not value or time.monotonic() - at > _REMEMBERED:
+                    value = self._run(found["what"])
+                    _printed[command] = time.monotonic(), value
             secrets.remember_text(value)
         else:
             value = os.environ.get(name, "")
@@ -92,14 +99,6 @@ class References:
         if not text or len(data) > _LARGEST:
             problem = "is empty" if not text else f"holds more than {_LARGEST} bytes"
             raise self._error(f"${{file:{named}}}: {path} {problem}", "name a file that holds the value alone")
-        return text
-
-    def _output_of(self, command: str) -> str:
-        key = command, self._folder
-        at, text = _printed.get(key, (0.0, ""))
-        if not text or time.monotonic() - at > _REMEMBERED:
-            text = self._run(command)
-            _printed[key] = time.monotonic(), text
         return text
 
     def _run(self, command: str) -> str:

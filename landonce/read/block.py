@@ -183,7 +183,10 @@ class Reader:
         decoded = {table: self._decode(table, records, indexes, block) for table, indexes in routed.items()}
         if len(decoded) == 1 and not bad and not elsewhere:
             ((table, (rows, _)),) = decoded.items()
-            if rows.is_whole(count) and 0 <= self._floor(table, records.partition) <= records.offsets[0].as_py():
+            if (
+                rows.is_whole(count)
+                and 0 <= self.floors.get(table, {}).get(records.partition, 0) <= records.offsets[0].as_py()
+            ):
                 kept = with_coordinates(rows.table, records.partition, records.offsets, label)
                 block.keep(table, kept, {records.partition: records.offsets[-1].as_py()} if self.marks else {})
                 return
@@ -258,9 +261,6 @@ class Reader:
     def _no_table(self, table: str) -> Reason:
         return Reason(self.absent.get(table, f"there is no table {table}"), Code.NO_TABLE)
 
-    def _floor(self, table: str, partition: Partition) -> int:
-        return self.floors.get(table, {}).get(partition, 0)
-
     def _keep(
         self,
         table: str,
@@ -272,7 +272,7 @@ class Reader:
         block: ReadBlock,
     ) -> None:
         """Keeps the rows of good records at or above the table's floor. `places`: the record of each row."""
-        floor = self._floor(table, records.partition)
+        floor = self.floors.get(table, {}).get(records.partition, 0)
         offsets = np.asarray(records.offsets.to_numpy())[places]
         keep = offsets >= floor if floor != NOWHERE else np.zeros(len(offsets), np.bool_)
         if bad:

@@ -11,12 +11,11 @@ There are four modes:
 Every change must hold its identity, in fields that are not null. A deletion needs nothing else: its other columns
 become null, whatever the record holds. Every other change must be a whole row.
 
-An envelope is decoded as one nested record, by any format that has nested fields. In JSON, single values keep the wire types
-of Arrow's JSON reader (see `columns`), and get the table's types only after the right image was chosen: the one before a
-deletion, the one after any other change. Other formats give the table's types at once, and so do conversions (`convert: fit`).
-Records are read one by one only after an error.
-
 Conversions apply to rows and to the keys of tombstones: both name the same identity.
+
+A target that takes an old row away by its values also needs the row before each change: `WithBefore`. An update or a deletion must then
+hold that row whole; one without it is a dead letter. Debezium sends it in `before` if the table has REPLICA IDENTITY FULL (PostgreSQL),
+or binlog_row_image FULL (MySQL). DMS sends it in `before-image` if its task says so.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Changes:
     update: tuple[str, ...] = ("u", "U", "update", "UPDATE")
     delete: tuple[str, ...] = ("d", "D", "delete", "DELETE")
     before: bool = False
-    """Whether rows come with the row before the change, in the column `_before` (see `read.before`)."""
+    """Whether rows come with the row before the change, in the column `_before` (see `WithBefore`)."""
 
     def __post_init__(self) -> None:
         names = [*self.insert, *self.update, *self.delete]
@@ -332,35 +331,27 @@ class KeyDecoder:
         records = pc.binary_join_element_wise(opening, keys.take(pa.array(rows)), b"}", b"")
         found.add(self._decoder.decode(records), rows)
         rest = where & ~parsed
-        if textual and self._converted:
-            self._quoted(found, keys, np.flatnonzero(rest), field)
-        elif textual:
+        if textual:
             self._texts(found, keys, np.flatnonzero(rest), field)
         else:
             _reject(found, rest, _bad_key(f"a tombstone whose key is not {spelled(field.type)}", field.name))
 
-    def _quoted(self, found: Collected, keys: pa.BinaryArray, rows: Indexes, field: Field) -> None:
-        """Keys that are bare text, where conversions decide what it becomes: what a JSON string with this text does."""
-        texts = cast_or_null(keys.take(pa.array(rows)), pa.string())
-        for at in rows[mask_of(texts.is_null())].tolist():
-            found.reject(at, _not_utf8(field))
-        name = field.place().names[0]
-        records = [json.dumps({name: each}).encode() for each in texts.drop_null().to_pylist()]
-        found.add(self._decoder.decode(pa.array(records, pa.binary())), rows[mask_of(texts.is_valid())])
-
     def _texts(self, found: Collected, keys: pa.BinaryArray, rows: Indexes, field: Field) -> None:
-        """Keys that are bare text."""
-        reasons: dict[int, Reason] = {}
-        held = keys.take(pa.array(rows))
-        texts = cast_or_null(held, pa.string())
-        _note(reasons, texts.is_null(), _not_utf8(field))
+        """Keys that are bare text: the text itself, or, by a rule, what a JSON string with this text becomes."""
+        texts = cast_or_null(keys.take(pa.array(rows)), pa.string())
+        unreadable = mask_of(texts.is_null())
+        for at in rows[unreadable].tolist():
+            found.reject(at, _bad_key("a tombstone whose key is not valid UTF-8", field.name))
+        rows, texts = rows[~unreadable], texts.drop_null()
+        if self._converted:
+            name = field.place().names[0]
+            records = [json.dumps({name: each}).encode() for each in texts.to_pylist()]
+            found.add(self._decoder.decode(pa.array(records, pa.binary())), rows)
+            return
         column, faults = settle(texts, field)
+        reasons: dict[int, Reason] = {}
         add_reasons(reasons, faults, field.name)
         found.settle(rows, [column], reasons)
-
-
-def _not_utf8(field: Field) -> Reason:
-    return _bad_key("a tombstone whose key is not valid UTF-8", field.name)
 
 
 def _bad_key(words: str, field: str = "") -> Reason:

@@ -1,6 +1,6 @@
 """How the bytes of records become fields, whatever the table: one `Decoding` for all records of a pipeline.
 
-A decoder is for records that are rows, or for records that describe changes of rows.
+A decoder is for records that are rows, or for records that describe changes of rows. `Identities` tells which row a record changes.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ _TOMBSTONES = Changes("upsert")
 
 @dataclass(frozen=True)
 class Identities:
-    """Of the records of a pipeline."""
+    """Which row each record of a pipeline changes: by its value, or else by its Kafka key, as a tombstone would name it."""
 
     schema: Schema
     decoding: Decoding
@@ -203,13 +203,11 @@ class Identities:
         schema = replace(self.schema, fields=tuple(each for each in self.schema.fields if each.name in self.key))
         with suppress(ValueError):  # keys of this format have no fields
             decoded = decoder_of(schema, self.decoding, self.key, changes)(values, records)
-            columns = [_comparable(decoded.table.column(name)).to_pylist() for name in self.key]
+            columns = []
+            for name in self.key:
+                column = decoded.table.column(name)
+                if pt.is_temporal(column.type):  # as a number: Python knows no year beyond 9999
+                    column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+                columns.append(column.to_pylist())
             return dict(zip(decoded.kept.tolist(), zip(*columns, strict=True), strict=True))
         return {}
-
-
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as numbers: Python knows no year beyond 9999."""
-    if not pt.is_temporal(column.type):
-        return column
-    return column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())

@@ -272,21 +272,14 @@ class _Compare:
             self._value(type_.value_field, place.inside[0], (*path, ELEMENT))
         elif pt.is_map(place.type) and pt.is_map(type_):
             self._value(type_.item_field, place.inside[0], (*path, VALUE))
-        elif (wider_type := _wider(place.type, type_, self._most_digits)) is not None:
-            self.widened.append((path, wider_type))
+        elif (place.type, type_) in _WIDER:
+            self.widened.append((path, type_))
+        elif pt.is_decimal(place.type) and pt.is_decimal(type_) and place.type.scale == type_.scale:
+            self.widened += [(path, type_)] * (place.type.precision < type_.precision <= self._most_digits)
 
 
 _WIDER = ((pa.int32(), pa.int64()), (pa.uint32(), pa.uint64()), (pa.float32(), pa.float64()))
 """Schemas have no smaller integers than of 32 bits, so a smaller column says more of the values than they do, and stays as it is."""
-
-
-def _wider(column: pa.DataType, written: pa.DataType, most_digits: int) -> pa.DataType | None:
-    """The type that the column needs to hold all values of the written type, if it can be widened to that."""
-    if (column, written) in _WIDER:
-        return written
-    if pt.is_decimal(column) and pt.is_decimal(written) and column.scale == written.scale:
-        return written if column.precision < written.precision <= most_digits else None
-    return None
 
 
 # Of JSON.

@@ -4,6 +4,9 @@ The rules are the table in `docs/conversions.md`, and a test reads that table. E
 text: from the content of a JSON string, from another JSON value as it is written (a *literal*), or from a CSV value. Kernels
 convert what is common; `_one` decides what is left, value by value, and says why a value is refused. Nothing here rounds,
 and no number is written out that has more digits than its text, whatever its exponent.
+
+Values of formats with schemas have a type of their own. What the format takes without conversions lands as it does then; the rules
+decide the others (`converted`), as if JSON wrote them: a number in its shortest form, a time as ISO 8601.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Asks the brokers: the cluster, the ids and ends of topics, the size of the next records. Never joins a consumer group.
 
-Also the options and errors of every client of Kafka. It needs no Arrow, so that `landonce.consumer` does not either.
+Also the options and errors of every client of Kafka, and why a handshake of TLS fails: librdkafka says that it does, and where, but not
+why. It needs no Arrow, so that `landonce.consumer` does not either.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The schema of records: the fields that a pipeline lands, as plain values.
 
-A schema does not say how records are encoded or where they go; a decoder uses it, a sink declares it.
+A schema does not say how records are encoded or where they go; a decoder uses it, a sink declares it. Fields for which a table has no
+column type become text (`with_text`): times and UUIDs as strings, since their text is theirs alone, everything else as JSON text.
 """
 
 from __future__ import annotations
@@ -209,7 +210,26 @@ class Field:
 
     def canonical(self) -> list[Any]:
         """What decides which values it takes, as JSON."""
-        return _canonical(self)
+        names = [self.aliases, self.inner_aliases] if self.aliases or self.inner_aliases else []
+        strings = [["strings", self.longest, self.without_nul]] if self.longest is not None or self.without_nul else []
+        numbers = ["finite"] if self.finite else []
+        sizes = [self.most_bytes, self.bits, self.items]
+        return [
+            self.name,
+            _spell(self.type),
+            self.required,
+            None if self.allowed is None else sorted(self.allowed),
+            self.pattern,
+            self.scale,
+            self.bounds,
+            self.digits,
+            *names,
+            *strings,
+            *numbers,
+            *([["sizes", *sizes]] if sizes != [None] * 3 else []),
+            *([["judge", self.judge.decisive()]] if self.judge is not None else []),
+            *(["inner", *(each.canonical() for each in self.inner)] if self.inner else []),
+        ]
 
     def place(self) -> Place:
         """The field and everything inside it."""
@@ -291,7 +311,7 @@ class Schema:
 
     def fingerprint(self) -> str:
         """A SHA-256 over every property of every field: the same in any process."""
-        canonical: list[Any] = [_canonical(field) for field in self.fields]
+        canonical: list[Any] = [each.canonical() for each in self.fields]
         if self.fold_case:
             canonical.append("fold case")
         return hashlib.sha256(json.dumps(canonical, ensure_ascii=True).encode()).hexdigest()
@@ -472,29 +492,6 @@ def _innermost(type_: pa.DataType) -> pa.DataType:
     while pt.is_list(type_):
         type_ = type_.value_type
     return type_
-
-
-def _canonical(field: Field) -> list[Any]:
-    names = [field.aliases, field.inner_aliases] if field.aliases or field.inner_aliases else []
-    strings = [["strings", field.longest, field.without_nul]] if field.longest is not None or field.without_nul else []
-    numbers = ["finite"] if field.finite else []
-    sizes = [field.most_bytes, field.bits, field.items]
-    return [
-        field.name,
-        _spell(field.type),
-        field.required,
-        None if field.allowed is None else sorted(field.allowed),
-        field.pattern,
-        field.scale,
-        field.bounds,
-        field.digits,
-        *names,
-        *strings,
-        *numbers,
-        *([["sizes", *sizes]] if sizes != [None] * 3 else []),
-        *([["judge", field.judge.decisive()]] if field.judge is not None else []),
-        *(["inner", *(_canonical(each) for each in field.inner)] if field.inner else []),
-    ]
 
 
 def _spell(type_: pa.DataType) -> object:

@@ -1,6 +1,7 @@
 """Values from their text, as JSON and other formats write them, and back; and casts in which a bad value concerns its own row.
 
-Nothing here compares values or loops over them, but for JSON text: the result of a value never depends on its neighbours.
+The result of a value never depends on its neighbours. Only `json_texts` loops over values: it is for what no other column type holds. There,
+bytes are base64, times are ISO 8601, decimals are numbers with all their digits: as landonce reads them from JSON.
 """
 
 from __future__ import annotations
@@ -80,14 +81,13 @@ def cast_or_null(array: pa.Array, type_: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid:
         if len(array) == 1:
             return pa.nulls(1, type_)
-    step = -(-len(array) // _WAYS)
-    return pa.concat_arrays([cast_or_null(_piece(array, at, step), type_) for at in range(0, len(array), step)])
-
-
-def _piece(array: pa.Array, at: int, step: int) -> pa.Array:
-    """A copy of a slice without its neighbours: a cast reads everything in a map's arrays."""
-    piece = array.slice(at, step)
-    return piece.take(pa.array(np.arange(len(piece)))) if pt.is_nested(array.type) else piece
+    step, pieces = -(-len(array) // _WAYS), []
+    for at in range(0, len(array), step):
+        piece = array.slice(at, step)
+        if pt.is_nested(array.type):  # a copy: a cast reads everything in a map's arrays, beyond a slice, too
+            piece = piece.take(pa.array(np.arange(len(piece))))
+        pieces.append(cast_or_null(piece, type_))
+    return pa.concat_arrays(pieces)
 
 
 def matching(text: pa.StringArray, pattern: str) -> pa.StringArray:
@@ -206,7 +206,14 @@ def mask_of(mask: pa.Array) -> Mask:
 def json_texts(array: pa.Array) -> list[str | None]:
     """The text of each value; None for a null, and for a value that JSON cannot hold, such as NaN or a year beyond 9999."""
     plain = _countable(array.type)
-    return [_text(each, array.type) for each in (array if plain == array.type else array.cast(plain))]
+    texts: list[str | None] = []
+    for each in array if plain == array.type else array.cast(plain):
+        try:
+            value = each.as_py()
+            texts.append(None if value is None else _written(value, array.type))
+        except (ValueError, OverflowError):
+            texts.append(None)
+    return texts
 
 
 def _countable(type_: pa.DataType) -> pa.DataType:
@@ -214,14 +221,6 @@ def _countable(type_: pa.DataType) -> pa.DataType:
     if pt.is_timestamp(type_) and type_.unit == "ns":
         return pa.int64()
     return with_children(type_, lambda _, each: _countable(each))
-
-
-def _text(scalar: pa.Scalar, type_: pa.DataType) -> str | None:
-    try:
-        value = scalar.as_py()
-        return None if value is None else _written(value, type_)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _written(value: Any, type_: pa.DataType) -> str:

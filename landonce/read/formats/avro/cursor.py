@@ -332,12 +332,9 @@ class _Items:
         self.cursor.put(rows, part)
         self.left[rows] = count
 
-    def _keep(self, rows: Longs, numbers: Longs, starts: Longs) -> None:
-        self.found.append((rows, numbers, starts))
-
     def _take_one(self, rows: Longs) -> None:
         part = self.cursor.part(rows)
-        self._keep(rows, self.seen[rows], part.at.copy())
+        self.found.append((rows, self.seen[rows], part.at.copy()))
         skip(self.item, part, self.where)
         self.cursor.put(rows, part)
         self.seen[rows] += 1
@@ -351,7 +348,7 @@ class _Items:
         count = self.left[rows]
         owner = np.repeat(rows, count)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-        self._keep(owner, self.seen[owner] + number, self.cursor.at[owner] + number * self.width)
+        self.found.append((owner, self.seen[owner] + number, self.cursor.at[owner] + number * self.width))
         part = self.cursor.part(rows)
         part.advance(count * self.width, self.where)
         self.cursor.put(rows, part)
@@ -371,7 +368,7 @@ class _Items:
             self.cursor.faults.add(self.cursor.record[row : row + 1], self.where, fault.problem)
             at = end
         count = len(starts)
-        self._keep(np.full(count, row), self.seen[row] + np.arange(count), np.array(starts, np.int64))
+        self.found.append((np.full(count, row), self.seen[row] + np.arange(count), np.array(starts, np.int64)))
         self.cursor.at[row] = at
         self.seen[row] += count
         self.left[row] = 0

@@ -40,14 +40,13 @@ from landonce.read.formats.avro.schema import (
     parse,
 )
 from landonce.read.formats.avro.values import fields_of
-from landonce.read.formats.json.columns import check_supported
+from landonce.read.formats.json.columns import require_decodable
 from landonce.read.formats.json.decode import blocks
 from landonce.read.schema.fields import Schema
 from landonce.read.schema.registry import Registered, Registry, UnknownSchema, registry_of
 
 VERSION = 3
 """Increased whenever the decoder makes other rows from the same bytes: it is part of every plan's fingerprint."""
-
 Framing = Literal["none", "single-object", "confluent"]
 _FRAME = 5
 """The bytes of Confluent's frame."""
@@ -255,10 +254,7 @@ class AvroDecoder:
     """Decodes arrays of record values. It keeps what it knows of each writer's schema."""
 
     def __init__(self, schema: Schema, source: Avro, *, max_record_bytes: int) -> None:
-        if not 0 < max_record_bytes <= 2**30:
-            raise ValueError(f"max_record_bytes must be between 1 and {2**30}, not {max_record_bytes}")
-        for each in schema.fields:
-            check_supported(each)
+        require_decodable(schema, max_record_bytes)
         self._schema = schema
         self._arrow = schema.arrow
         self._source = source

@@ -1,7 +1,8 @@
 """Avro schemas as plain values: parsed from their JSON, with every name resolved. Pure.
 
 A schema that contains itself is refused: a table has no column of unlimited depth. Unknown logical types are ignored,
-as Avro's specification demands, and so are those that do not fit their type.
+as Avro's specification demands, and so are those that do not fit their type. Defaults are encoded as bytes, so that they are decoded like
+any other value.
 """
 
 from __future__ import annotations

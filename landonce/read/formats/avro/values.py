@@ -2,7 +2,7 @@
 
 A value lands exactly or not at all. What is converted: integers to wider and narrower ones, to decimals, and to floats
 that hold them exactly; a float to a double, and a double to the nearest float; times to other units; a string to a date, time, UUID or decimal;
-strings and bytes to each other; a date, time or UUID to its text.
+strings and bytes to each other; a date, time or UUID to its text. At the end: the columns that schemas suggest, if none are declared.
 """
 
 from __future__ import annotations

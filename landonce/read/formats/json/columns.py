@@ -14,8 +14,7 @@ The wire type differs from the final type where the reader is not exact enough:
 - floats: it lets them overflow to infinity, rounds integers to them, and accepts the literals ``NaN`` and ``Infinity``,
   which are not JSON.
 
-Nothing here compares values or loops over them: the result of a value never depends on its neighbours. `fit` is for columns
-that have Arrow types already, from SQL or from another format.
+Nothing here compares values or loops over them: the result of a value never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from landonce.protocol.reasons import Code, Reason
-from landonce.read.schema.fields import JSON, KEY, VALUE, Field, landed, spelled
+from landonce.read.schema.fields import JSON, KEY, VALUE, Field, Schema, landed, spelled
 from landonce.read.schema.texts import is_key, is_textual, mask_of, true_in
 from landonce.read.schema.values import (
     KEY_TWICE,
@@ -51,8 +50,16 @@ NUMBER = secrets.token_urlsafe(9)
 """The name under which `structure` numbers JSON texts. Nobody outside this process can know it, so no record can forge one."""
 
 
+def require_decodable(schema: Schema, max_record_bytes: int) -> None:
+    """Refuses, before any record is read, types that cannot be decoded exactly, and a limit that no array can hold."""
+    if not 0 < max_record_bytes <= 2**30:
+        raise ValueError(f"max_record_bytes must be between 1 and {2**30}, not {max_record_bytes}")
+    for each in schema.fields:
+        check_supported(each)
+
+
 def check_supported(field: Field) -> None:
-    """Refuses a type that cannot be decoded exactly, before any record is read."""
+    """Refuses a type that cannot be decoded exactly."""
     _check_type(field.type, field.name)
     if field.pattern is not None:
         try:

@@ -50,10 +50,10 @@ from landonce.protocol.reasons import Code, Reason
 from landonce.read.formats import Collected, Decoded, Format, Indexes
 from landonce.read.formats.json.columns import (
     beyond_exact,
-    check_supported,
     holding_zero,
     holds_float,
     is_wide,
+    require_decodable,
     settle,
     wire_type,
 )
@@ -87,10 +87,7 @@ class JsonDecoder:
     """Decodes arrays of record values; keep one per worker, since it learns how a topic writes its timestamps."""
 
     def __init__(self, schema: Schema, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
-        if not 0 < max_record_bytes <= 2**30:
-            raise ValueError(f"max_record_bytes must be between 1 and {2**30}, not {max_record_bytes}")
-        for each in schema.fields:
-            check_supported(each)
+        require_decodable(schema, max_record_bytes)
         self._schema = schema
         self._arrow = schema.arrow
         self._max_record_bytes = max_record_bytes
@@ -211,20 +208,16 @@ class JsonDecoder:
             settled, faults = settle(column.combine_chunks(), each)
             columns.append(settled)
             add_reasons(reasons, faults, each.name)
-        for at in self._maybe_rounded(table, records):
+        # A large float may be a rounded integer, if the record holds a large one; a zero may be none, if it holds a tiny number.
+        floats = [table.column(at).combine_chunks() for at in self._floats]
+        large = [fault for each in floats for fault in beyond_exact(each, _INTEGERS_TO)]
+        zero = [fault for each in floats for fault in holding_zero(each)]
+        for at in sorted({*_written(records, large, _LONG_INTEGER), *_written(records, zero, _TINY)}):
             reason = None if at in reasons else rounded(records[at].as_py().decode(), self._schema)
             if reason is not None:
                 reasons[at] = reason
         found.settle(rows, columns, reasons)
         return True
-
-    def _maybe_rounded(self, table: pa.Table, records: pa.BinaryArray) -> list[int]:
-        """Rows with a float that may be a rounded integer: the float is large, and the record holds a large integer. And those with one
-        that may be no 0: the record holds a tiny number."""
-        floats = [table.column(at).combine_chunks() for at in self._floats]
-        large = [fault for each in floats for fault in beyond_exact(each, _INTEGERS_TO)]
-        zero = [fault for each in floats for fault in holding_zero(each)]
-        return sorted({*_written(records, large, _LONG_INTEGER), *_written(records, zero, _TINY)})
 
     def _read(self, records: pa.BinaryArray, integers: Integers, *, only: bool = False) -> pa.Table | None:
         """The records as rows of wire types, or None unless each record is exactly one row.

@@ -1,4 +1,9 @@
-"""The format `protobuf` of a pipeline file."""
+"""The format `protobuf` of a pipeline file: the schema that a message type suggests for a table that is to be created, and the fields that
+it marks as the key of an event, with the option of `landonce/dedup.proto`.
+
+Every suggested field may be absent: a later version of the message may not have it. A message that holds itself, one without fields,
+and `Struct`, `Value` and `ListValue` become JSON. Times have microseconds, unless a record shows nanoseconds.
+"""
 
 from __future__ import annotations
 

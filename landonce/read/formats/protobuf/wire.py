@@ -1,4 +1,4 @@
-"""The fields that a schema needs of a message, as they are on the wire, and the message type with only these fields.
+"""What is on the wire: the fields that a schema needs of a message, Confluent's framing, and where bytes are no message.
 
 Records are not read by their own message type but by one that is made for the table:
 
@@ -8,6 +8,13 @@ Records are not read by their own message type but by one that is made for the t
 - a message that lands as text is bytes. Several pieces of it are one message, so it is a repeated field;
 - a map is the repeated entries that it is on the wire;
 - a oneof has all of its members, because the last one on the wire clears the others.
+
+Confluent's framing names the schema, which is a `.proto` file, and the message in it: [1, 0] is the first message inside its second one.
+
+    00 | id: 4 bytes, big-endian | indexes: a count and so many numbers, as zigzag varints; 0 alone means [0] | message
+
+`explain` names the first field where bytes break, without their content: `google.protobuf` says no more than that it cannot parse them.
+Reasons have no positions and no lengths, so that dead letters can be counted by reason.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class CsvDecoder:
         for each in schema.fields:
             if self._columns[each.name] is None:
                 continue
-            if _is_json(each):
+            # A number of any size is not written as JSON, and no value is one of a column that is never filled.
+            if pt.is_nested(each.type) or (each.type == JSON and not each.unquoted and each.is_filled):
                 alone = replace(schema, fields=(replace(each, aliases=(), required=False),))
                 self._written_as_json[each.name] = JsonDecoder(alone, max_record_bytes=_LARGEST_VALUE)
             else:
@@ -217,11 +218,6 @@ class CsvDecoder:
         values = decoded.table.column(0).combine_chunks().take(pa.array(at, mask=at < 0))
         reasons = {int(row): of_field(field.name, _NO_JSON) for row in no_json}
         return values, reasons | {int(some[row]): reason for row, reason in decoded.rejects}
-
-
-def _is_json(field: Field) -> bool:
-    """Whether a value is written as JSON. A number of any size is not, and no value is one of a column that is never filled."""
-    return bool(pt.is_nested(field.type) or (field.type == JSON and not field.unquoted and field.is_filled))
 
 
 def _is_one_value(text: str) -> bool:
