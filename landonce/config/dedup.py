@@ -97,7 +97,7 @@ class Dedup(Part):
     by: str | None = Field(default=None, min_length=1)
     rules: dict[str, Key] | None = Field(default=None, min_length=1)
     scope: Annotated[str, AfterValidator(pipeline_name)] | None = None
-    """Events are unique inside a scope, which several pipelines may share. Without a word: the pipeline's name."""
+    """Events are unique inside a scope, which several pipelines may share. None: the pipeline's name."""
     ttl: Duration = Field(default=60 * _DAY, gt=0)
     """How long the key of an accepted event is remembered."""
     late: Literal["dead_letter", "accept", "drop"] = "dead_letter"
@@ -114,7 +114,7 @@ class Dedup(Part):
     copies: Literal["count", "keep"] = "count"
     """What is remembered of copies: how many there were, or also where each was found, and where its original is."""
     store: DedupStore | None = None
-    """Without a word: the ledger's database."""
+    """None: the ledger's database."""
 
     @model_validator(mode="after")
     def _sound(self) -> Dedup:

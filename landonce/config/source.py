@@ -58,7 +58,7 @@ class SchemaRegistry(Part):
     user: str = ""
     password: SecretStr = SecretStr("")
     ca_cert: Path | None = None
-    """Who signed the server's certificate. None: somebody whom the system knows."""
+    """The authority that signed the server's certificate. None: one that the system trusts."""
     client_cert: Path | None = None
     client_key: Path | None = None
     """None: the key is in the file of the certificate."""

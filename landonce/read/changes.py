@@ -13,7 +13,7 @@ become null, whatever the record holds. Every other change must be a whole row.
 
 Conversions apply to rows and to the keys of tombstones: both name the same identity.
 
-A target that takes an old row away by its values also needs the row before each change: `WithBefore`. An update or a deletion must then
+A target that removes an old row by its values also needs the row before each change: `WithBefore`. An update or a deletion must then
 hold that row whole; one without it is a dead letter. Debezium sends it in `before` if the table has REPLICA IDENTITY FULL (PostgreSQL),
 or binlog_row_image FULL (MySQL). DMS sends it in `before-image` if its task says so.
 """
@@ -419,7 +419,7 @@ class WithBefore:
         return Decoded(table.filter(pa.array(~moved)), found.kept[kept][~moved], tuple(sorted(rejects)), found.filtered)
 
     def _moved(self, table: pa.Table, before: pa.StructArray) -> Mask:
-        """Rows with another key than before: no row of that key would be taken away."""
+        """Rows with another key than before: no row of that key would be removed."""
         old = dict(zip((each.name for each in self._type), before.flatten(), strict=True))
         moved = np.zeros(table.num_rows, np.bool_)
         for name in self._identity:

@@ -126,7 +126,7 @@ _OAUTH_REFUSED = re.compile(r"invalid_|unauthorized_|access_denied")
 
 
 def _refuses_login(error: KafkaError) -> bool:
-    """Whether another attempt would fail, too. An endpoint of tokens may only be away."""
+    """Whether another attempt would fail, too. An endpoint of tokens may only be unreachable."""
     said = error.str()
     return error.code() in LOGIN and (_OAUTH not in said or _OAUTH_REFUSED.search(said) is not None)
 
@@ -310,9 +310,8 @@ class Broker:
         if not isinstance(topics, TopicMatch):
             return tuple(topics)
         self._forget_troubles()
-        self._answer(
-            self._admin.describe_cluster(request_timeout=self._timeout)
-        )  # hears at once of brokers that are away
+        # Unlike `list_topics`, this notices at once that no broker can be reached.
+        self._answer(self._admin.describe_cluster(request_timeout=self._timeout))
         try:
             listed = self._admin.list_topics(timeout=self._timeout).topics
         except KafkaException as error:
@@ -482,9 +481,7 @@ def certificate_refusal(error: KafkaError, who: str, options: Mapping[str, Any])
     except (OSError, ValueError):
         return None
     if found is None or ("ssl.keystore.location" in options and not isinstance(found, ssl.SSLCertVerificationError)):
-        return (
-            None  # Python opens no key store: what the broker says of the client's certificate is not said of that one
-        )
+        return None  # Python opens no key store, so the broker was not shown the certificate that is in it
     return refusal(found, f"{who}, broker {host}:{port}", host, _KEYS)
 
 

@@ -3,7 +3,8 @@
 These types are not in Spark SQL: `TIMESTAMP(p)` has p digits after the second, and reads JSON integers as ticks of that
 size since the epoch (3 is milliseconds); `TIME`, `UUID` and `FIXED(n)` are for targets that have them. A plain
 `TIMESTAMP` has microseconds and accepts no integers, because their unit is unknown. `BINARY` and `FIXED` are base64 in
-JSON. `JSON` takes a value of any kind and keeps its JSON text. `NOT NULL` may also be inside: `STRUCT<a: INT NOT NULL>`, `ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
+JSON. `JSON` takes a value of any kind and keeps its JSON text. `NOT NULL` may also be inside: `STRUCT<a: INT NOT NULL>`,
+`ARRAY<INT NOT NULL>`, `MAP<STRING, INT NOT NULL>`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An id means the same schema for ever, so a process asks for each once. An id that the registry does not know, also when
 it is asked again after a second or two (a replica may be behind), is `UnknownSchema`; only an answer in the registry's
-own words counts as that, and never one of a proxy or of another service. What may pass is asked again with growing pauses, then it is `RegistryUnavailable`.
+own words counts as that, and never one of a proxy or of another service. What may pass is asked again with growing
+pauses, then it is `RegistryUnavailable`.
 
 The client is the standard library's: it checks certificates by the system's authorities, or by those of the pipeline
 file. User and password are only in the request's header: never in a message, a log line or a repr.

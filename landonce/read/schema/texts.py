@@ -169,9 +169,8 @@ def as_text(array: pa.Array) -> pa.Array:
     per_day = 1 if pt.is_date32(array.type) else 86_400 * 10 ** UNIT_DIGITS[array.type.unit]
     count = array.cast(pa.int32() if per_day == 1 else pa.int64()).cast(pa.int64())
     low, high = max(_YEARS_IN_DAYS[0] * per_day, -(2**63)), min(_YEARS_IN_DAYS[1] * per_day, 2**63) - 1
-    dated = pc.and_(
-        pc.greater_equal(count, low), pc.less_equal(count, high)
-    )  # Arrow writes the wrong year beyond 32767
+    # Arrow writes the wrong year beyond 32767.
+    dated = pc.and_(pc.greater_equal(count, low), pc.less_equal(count, high))
     return pc.replace_substring(pc.if_else(dated, text, pa.scalar(None, pa.string())), pattern=" ", replacement="T")
 
 

@@ -436,9 +436,7 @@ class Rewriter:
         keyed = (kinds == COLON) & ((following == COMMA) | (following == CLOSING_BRACE))
         parted = (kinds == COMMA) & (following == COLON)
         closed = (kinds == CLOSING_BRACE) & (following == BRACE)
-        if not (
-            opened | keyed | parted | closed
-        ).all():  # not the tokens of objects: `{}` and `{:}` and `{:,:}` and so on
+        if not (opened | keyed | parted | closed).all():  # an object is `{}`, `{:}`, `{:,:}` and so on
             raise Malformed
         preceding = np.append(CLOSING_BRACE, kinds[:-1])
         at = structure.at[tokens]
