@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from landonce.local.kafka import LocalKafka
 from landonce.protocol.ranges import Partition, Range
-from landonce.read.kafka.broker import Broker, consumer_options, sample_size
+from landonce.read.kafka.broker import Broker
 
 pytestmark = pytest.mark.integration
 
@@ -23,10 +23,10 @@ def test_the_mean_of_the_next_records_and_nothing_of_those_before(
         for _ in range(times):
             producer.produce(topic, b"x" * size, partition=0)
         assert producer.flush(60) == 0
-    options = consumer_options(kafka.bootstrap_servers, {}, "peek")
+    broker = Broker(kafka.bootstrap_servers, {})
     next_ones = (Range(Partition(topic, 0), 10, 16), Range(Partition(topic, 1), 0, 1))
-    assert sample_size(next_ones, options, seconds=60) == 200
-    whole = sample_size((Range(Partition(topic, 0), 0, 16),), options, seconds=60)
+    assert broker.record_bytes(next_ones, seconds=60) == 200
+    whole = broker.record_bytes((Range(Partition(topic, 0), 0, 16),), seconds=60)
     assert whole == (10 * 100_000 + 3 * 300 + 3 * 100) / 16
 
 

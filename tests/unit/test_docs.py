@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from landonce import errors
 from landonce.cli import app
-from landonce.config import formats
+from landonce.config import source
 from landonce.config.load import section
 from landonce.config.source import Conversion, Convert, KafkaStart, RecordFormat
 from landonce.protocol import batch
@@ -82,7 +82,7 @@ def test_every_key_is_explained(key: str) -> None:
 def test_every_option_of_a_format_is_explained() -> None:
     named = re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "formats.md").read_text(), re.MULTILINE)
     assert {name for name in named if "." in name} == {key for key in keys(RecordFormat) if "." in key}
-    assert set(formats.names()) <= {name.partition(".")[0] for name in named}
+    assert set(source.names()) <= {name.partition(".")[0] for name in named}
 
 
 def test_every_key_of_conversions_is_explained() -> None:
