@@ -28,8 +28,7 @@ class Reluctant:
 def sampled(monkeypatch: pytest.MonkeyPatch, broker: Reluctant) -> object:
     monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
     monkeypatch.setattr(pipeline, "sampled_schema", lambda _parts, view, _usable, _tidy: Inferred(view))
-    config = SimpleNamespace(source=SimpleNamespace(kafka=SimpleNamespace(topics=("t",))))
-    parts = SimpleNamespace(config=config, broker=broker, consumer={})
+    parts = SimpleNamespace(source=lambda: broker.survey(("t",)))
     return pipeline.sampled_columns(parts, lambda _: None, lambda sampled: sampled, Silent())  # type: ignore[arg-type]
 
 
