@@ -150,7 +150,7 @@ def both_drivers(
         accept.while_idle, push.while_idle = accepted.clean_while_idle, lambda _: pushed.clean()
         both = Both(accept, push, accepted, parts, store, waiting)
         accepted.taken = both.compare
-        accepted.sent_up_to = pushed.up_to = both.sent_up_to
+        accepted.sent_up_to = both.sent_up_to
         yield both
 
 
@@ -302,7 +302,6 @@ class PushObserver:
     keep: float
     stall: float
     """Seconds to wait for the store."""
-    up_to: Callable[[], Mapping[Partition, int]] = dict
     stopping: threading.Event = field(default_factory=threading.Event)
     _clean_after: float = 0.0
 
@@ -314,7 +313,7 @@ class PushObserver:
 
     def batch(self, report: BatchReport) -> None:
         waiting = Waiting(self.stall, self.trouble, self.stopping, committing=True)
-        waiting.until(lambda: self.store.sent(self.pipeline, report.batch, self.up_to()))
+        waiting.until(lambda: self.store.sent(self.pipeline, report.batch, report.committed))
         waiting.until(self.clean)
         self.observer.batch(report)
 

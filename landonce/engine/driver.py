@@ -371,8 +371,7 @@ class Driver:
         return not self.stopping.is_set()
 
     def _note(self, effect: Effect, state: LedgerState, machine: Machine) -> None:
-        """Keeps the state for labels and tokens, and tells the observer of a recorded batch, which may ask for the state."""
-        self._state = state
+        """Tells the observer of a recorded batch, and then keeps the state: who reads it finds no batch that the observer has not heard of."""
         if effect.step in (Step.ACQUIRE, Step.PREPARE):
             self._began = time.monotonic()
         if effect.step is Step.PREPARE:
@@ -395,8 +394,10 @@ class Driver:
                     lag=max(0, self._lag - sum(block.span for block in plan.blocks)),
                     reasons=reasons,
                     commits=self.performer.commits,
+                    committed=state.committed(),
                 )
             )
+        self._state = state
         if effect.step is Step.BIND:
             self._measure_lag()
         if effect.step in (Step.BIND, Step.RECORD):

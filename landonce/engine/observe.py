@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from landonce.protocol.ledger import Totals
+from landonce.protocol.ranges import Partition
 from landonce.protocol.reasons import Reasons
 from landonce.protocol.steps import Effect
 
@@ -26,6 +27,8 @@ class BatchReport:
     """Why records became dead letters."""
     commits: tuple[tuple[str, str], ...] = ()
     """The id of each table's commit, where the sink gives commits ids."""
+    committed: Mapping[Partition, int] = field(default_factory=dict)
+    """Where the next batch begins."""
 
     @property
     def rows_per_second(self) -> float:

@@ -93,7 +93,7 @@ def make_drivers(settings: QuerySettings, name: str, frame: DataFrame, stack: Ex
         compare(store, push, waiting, {each.partition: each.first for each in ranges})
 
     accepted.taken = known
-    accepted.sent_up_to = pushed.up_to = lambda: push.state.committed() if push.state is not None else {}
+    accepted.sent_up_to = lambda: push.state.committed() if push.state is not None else {}
     return QueryDrivers(settings.driver(accepting, accepted, workers, _parallelism(frame)), workers, push)
 
 
