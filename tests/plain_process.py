@@ -20,6 +20,7 @@ from forked_workers import ForkedWorkers
 
 from landonce import failpoints
 from landonce.cli import main
+from landonce.local.server import kill_tree
 from landonce.read.kafka import mirror
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -89,6 +90,8 @@ class PlainProcess:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
+        """And its workers: one that stands at a failpoint would never end. It has no session of its own yet if it has just begun."""
+        kill_tree(self.pid)
         self._process.kill()
 
 
