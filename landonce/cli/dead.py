@@ -20,7 +20,7 @@ import typer
 
 from landonce.cli.command import File, Json, Yes, err, out, print_json
 from landonce.config.secrets import redact
-from landonce.errors import ConfigError, NothingToDo
+from landonce.errors import ConfigError
 
 if TYPE_CHECKING:
     from landonce.engine.letter_choice import Filters, Letter
@@ -127,13 +127,12 @@ def show(
     Example: `landonce dead show clicks.yaml --code wrong_type --limit 3`
     """
     from landonce.engine.letter_choice import lines_of, printable
+    from landonce.protocol.operate import no_such_letter
 
     found = _letters(file, _filters(options, place))
     some = list(islice(found, limit))
     if not some:
-        raise NothingToDo(
-            "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
-        )
+        raise no_such_letter()
     if as_json:
         print_json({"letters": [dict(each) for each in some]})
         return

@@ -78,7 +78,9 @@ def replay(file: Path, filters: Filters, with_: Path | None, *, again: bool, yes
     if not count and state.pending is None:
         if unaccepted is not None and with_ is None:
             unaccepted(filters)
-        why = f"all letters of {with_} were replayed before." if with_ is not None else "there is no such dead letter."
+        if with_ is None:
+            raise operate.no_such_letter()
+        why = f"all letters of {with_} were replayed before."
         raise NothingToDo(why, safe=UNCHANGED, command="landonce dead list {file}")
     values = f"with the values of {with_}" if with_ is not None else "as the present pipeline file decodes them"
     does = [f"{count:,} dead letters land in place, {values}; what cannot land stays a dead letter."]
@@ -154,7 +156,7 @@ def drop(file: Path, filters: Filters, *, yes: bool) -> None:
         state = _settled(target)
         config, new = target.parts.config, taken(state, uuid.uuid4().hex)
         if not dead_letters.files(config.dead_letters.path, config.pipeline):
-            raise NothingToDo("there is no such dead letter.", safe=UNCHANGED, command="landonce dead list {file}")
+            raise operate.no_such_letter()
         listed = list_dropped(config.dead_letters.path, config.pipeline, filters, new)
         try:
             if listed.elsewhere and not listed.count:

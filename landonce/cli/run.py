@@ -84,9 +84,8 @@ class _Signals:
         self.stopping.set()
         if self._driver is not None:
             self._driver.stopping.set()
-        with suppress(
-            RuntimeError, OSError
-        ):  # the signal came in the middle of a write to the same stream, or nobody reads it
+        # The signal may have come in the middle of a write to the same stream, or nobody reads it.
+        with suppress(RuntimeError, OSError):
             self._note(
                 "stopping after the current batch. The same signal again ends the run at once, which is safe too."
             )

@@ -36,7 +36,7 @@ class BatchReport:
 
 
 class Observer(Protocol):
-    """Is told what happens. It decides nothing."""
+    """Gets a report of everything that happens. It decides nothing."""
 
     def step(self, effect: Effect) -> None:
         """A step begins."""
@@ -53,7 +53,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class InferenceObserver(Protocol):
-    """An `Observer` that is also told which columns were inferred from the first records."""
+    """An `Observer` that also gets the columns that were inferred from the first records."""
 
     def inferred(self, words: str) -> None:
         """A table is to be created with these columns."""
@@ -72,7 +72,7 @@ class AcceptReport:
 
 @runtime_checkable
 class DedupObserver(Protocol):
-    """An `Observer` that is told of accepting and of pushing separately, with `dedup`.
+    """An `Observer` that gets separate reports of accepting and of pushing, with `dedup`.
 
     Then `step`, `lag` and `trouble` come from the driver that accepts. `batch` says what landed, and its `lag` is what was accepted and has
     not landed yet. Both drivers call, each from its own thread.

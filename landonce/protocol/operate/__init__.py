@@ -18,7 +18,15 @@ so that the one compare-and-set that records it also fences a driver that still 
     forget_table      a table of a fan-out is another one, or none      the new one takes its place
 """
 
-from landonce.protocol.operate.decision import Decision, Restated, accept_change, drop_letters, fill, settle
+from landonce.protocol.operate.decision import (
+    Decision,
+    Restated,
+    accept_change,
+    drop_letters,
+    fill,
+    no_such_letter,
+    settle,
+)
 from landonce.protocol.operate.roll_back import PastCommit, Return, refuse_undone, roll_back
 from landonce.protocol.operate.seek import (
     Ability,
@@ -67,6 +75,7 @@ __all__ = [
     "kept_ranges",
     "known_state",
     "landed_too",
+    "no_such_letter",
     "nothing_uncertain",
     "rebase",
     "refuse_undone",

@@ -93,14 +93,19 @@ def accept_change(state: LedgerState, fingerprint: str, owner: str, *, fan_out: 
     return Decision("accept-change", new, does, (_extent(plan), *(_BY_TABLES if fan_out else _BY_ROWS)))
 
 
+def no_such_letter() -> NothingToDo:
+    """None of the pipeline's dead letters is what was asked for."""
+    return NothingToDo(
+        "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
+    )
+
+
 def drop_letters(state: LedgerState, letters: int, listed_in: str, owner: str) -> Decision:
     """Dead letters are given up: their records count as filtered, by an operator. `listed_in`: the file that names them."""
     refuse_pending(state.pending)
     keep_letters(state.pending)
     if not letters:
-        raise NothingToDo(
-            "there is no such dead letter.", safe="Nothing was changed.", command="landonce dead list {file}"
-        )
+        raise no_such_letter()
     moved = min(letters, state.totals.dead_lettered)
     totals = state.totals.plus(Totals(dead_lettered=-moved, filtered=moved))
     does = (
